@@ -1,0 +1,1 @@
+# Test programs; TAP, run by prove.
