@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mail between the control thread and the leader: each owner's structures are changed by that
+ * owner alone, others ask by mail.
+ *
+ * In:   a letter. Out: the same letter on the other side, in order. Next: control.c, leader.c.
+ */
+#ifndef ATTND_DAEMON_MAILBOX_H
+#define ATTND_DAEMON_MAILBOX_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../shm/region.h"
+
+struct session;
+struct json_t;
+
+enum mail_type {
+	/* control -> leader */
+	MAIL_SESSION_ADD,  /* session */
+	MAIL_SESSION_END,  /* session: stop its rings, free what it holds, answer MAIL_SESSION_FREED */
+	MAIL_SEGMENT_ADD,  /* session, index, region: answered by MAIL_SEGMENT_DONE */
+	MAIL_SEGMENT_DEL,  /* session, index: answered by MAIL_SEGMENT_DONE once no job uses it; region comes back */
+	MAIL_OWNER_GONE,   /* session: the owner of the engine that it made has ended */
+	MAIL_ADMIN,	   /* command: answered by MAIL_ADMIN_DONE with reply */
+	MAIL_STOP,	   /* drain: finish running jobs, then answer MAIL_STOPPED and return */
+	/* leader -> control */
+	MAIL_SESSION_FREED, /* session: nothing of the leader's refers to it any more */
+	MAIL_SESSION_BAD,   /* session: it broke the protocol; control ends it */
+	MAIL_SEGMENT_DONE,  /* session, index, region, status */
+	MAIL_ADMIN_DONE,    /* reply */
+	MAIL_STOPPED,
+};
+
+struct mail {
+	enum mail_type type;
+	int status; /* 0 or a negative errno */
+	struct session *session;
+	uint32_t index;
+	struct attnd_region region;
+	const char *command;  /* MAIL_ADMIN: "status", "caches", "sessions"; lives until the answer */
+	struct json_t *reply; /* MAIL_ADMIN_DONE: a new reference */
+	void *cookie;	      /* MAIL_ADMIN: comes back */
+	struct mail *next;
+};
+
+/** One direction. `fd` (an eventfd) polls readable after a letter has come. */
+struct mailbox {
+	pthread_mutex_t lock;
+	struct mail *first, **last;
+	_Atomic uint32_t waiting; /* letters inside, so that a spinning receiver makes no call */
+	int fd;
+};
+
+/** 0 or a negative errno. */
+int mailbox_init(struct mailbox *m);
+/** Frees what is inside. NULL-safe fields. */
+void mailbox_destroy(struct mailbox *m);
+/** Send a copy. -ENOMEM. Wakes the receiver by the eventfd. */
+int mailbox_send(struct mailbox *m, const struct mail *letter);
+/** Take the next letter; false if there is none. Resets the eventfd when it empties. */
+bool mailbox_take(struct mailbox *m, struct mail *ret);
+
+#endif
