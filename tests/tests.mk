@@ -1,1 +1,58 @@
-# Test programs; TAP, run by prove.
+# SPDX-License-Identifier: Apache-2.0
+#
+# The tests. In: tests/NAME/rules.mk, which name their programs. Out: what `make check` and
+# `make check-long` give to prove. Every test prints TAP.
+#
+# A rules.mk uses:
+#
+#   $(eval $(call cmocka_test,tests/shm/test_ring))
+#       builds $(O)/tests/shm/test_ring from tests/shm/test_ring.c and adds it to CHECK_TESTS.
+#   $(eval $(call cmocka_test,tests/shm/test_ring,$(O)/tests/shm/peer.o,-lfoo))
+#       the same with more objects and more libraries.
+#   $(eval $(call cmocka_long,tests/shm/test_ring_long))
+#       the same for CHECK_LONG_TESTS.
+#   $(eval $(call test_program,tests/shm/victim,[objects],[libraries]))
+#       builds a program that other tests run; add it to TEST_PROGRAMS, which are built first.
+#   CHECK_TESTS += tests/shm/test_names.sh
+#       an executable script that prints TAP.
+#
+# One directory alone: make check TESTS='%shm/%' (a pattern of make's filter).
+# The environment of a test: ATTND_DAEMON, BUILD and SRC (absolute), and the sanitizers' options.
+
+CHECK_TESTS :=
+CHECK_LONG_TESTS :=
+TEST_PROGRAMS :=
+TESTS ?= %
+TEST_SECONDS ?= 600
+TEST_JOBS ?= 2
+
+define test_program
+$(O)/$(1): $(O)/$(1).o $(2) $(O)/libdaemon.a $(O)/libattnd.a
+	$$(call say,LD,$$@)
+	$$(Q)$$(CC) $$(CFLAGS) $$(LDFLAGS) -o $$@ $$(filter %.o %.a,$$^) $(3) -lcmocka $$(DAEMON_LIBS) $$(CLIENT_LIBS)
+endef
+
+define cmocka_test
+$(call test_program,$(1),$(2),$(3))
+CHECK_TESTS += $(O)/$(1)
+endef
+
+define cmocka_long
+$(call test_program,$(1),$(2),$(3))
+CHECK_LONG_TESTS += $(O)/$(1)
+endef
+
+-include $(sort $(wildcard tests/*/rules.mk))
+
+test_env = CMOCKA_MESSAGE_OUTPUT=TAP ATTND_DAEMON='$(abspath $(O))/attnd' BUILD='$(abspath $(O))' SRC='$(CURDIR)' \
+  ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:abort_on_error=0:allocator_may_return_null=1 \
+  UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+  TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 OPENBLAS_NUM_THREADS=1
+prove = $(test_env) prove --exec 'timeout -k 10 $(TEST_SECONDS)' -j$(TEST_JOBS) --timer
+
+# prove's own line stands last, so that the outcome is the end of the output.
+check: all $(filter $(O)/%,$(CHECK_TESTS) $(TEST_PROGRAMS))
+	$(Q)$(prove) $(filter $(TESTS),$(CHECK_TESTS))
+
+check-long: all $(filter $(O)/%,$(CHECK_LONG_TESTS) $(TEST_PROGRAMS))
+	$(Q)$(prove) $(filter $(TESTS),$(CHECK_LONG_TESTS))
