@@ -35,7 +35,7 @@ int attnd_region_create(const char *name, size_t bytes, size_t page_bytes, int f
 /** Reserve [offset, offset + bytes) of a sparse region: 0, or -ENOMEM without SIGBUS. */
 int attnd_region_reserve(struct attnd_region *r, size_t offset, size_t bytes);
 
-/** Seal against further writable mappings (those that exist stay). */
+/** Seal size and further writable mappings (those that exist stay). Of a region without ATTND_REGION_SEAL. */
 int attnd_region_seal_writes(struct attnd_region *r);
 
 /** Map a descriptor from a peer: the whole of it, after checking that it has `bytes`. Takes fd over on success. */
