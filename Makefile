@@ -1,19 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# make            build everything into build/            O=dir: elsewhere
-# make deps       install the Debian packages that are missing
+# In: the sources. Out: everything in build/, or in O=dir (absolute or not). Next: tests/tests.mk.
+#
+# make            build daemon, library and tools
+# make deps       install the Debian packages that are missing (every other entry does it, too)
 # make demo       the main job: three runners share one cache
 # make check      the test suite (make check-long: what takes longer)
-# make install    DESTDIR= PREFIX=
+# make install    DESTDIR= PREFIX= (RUNNER=1: the example runner, too); make uninstall
+# make format     clang-format-19 over the tree; make format-check only looks
+# make clean
 #
-# V=1 shows commands; SAN=address,undefined or SAN=thread builds with sanitizers; CC=clang-19.
+# V=1 shows commands; WERROR=1; SAN=address,undefined or SAN=thread; CC=clang-19.
 
 O ?= build
+override O := $(patsubst %/,%,$(O))
+ifneq ($(filter $(abspath $(O))/%,$(CURDIR)/),)
+$(error O=$(O) holds the sources)
+endif
+
 PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
 SBINDIR ?= $(PREFIX)/sbin
 INCLUDEDIR ?= $(PREFIX)/include
 LIBDIR ?= $(PREFIX)/lib
+SYSCONFDIR ?= /etc
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 
 VERSION := 0.1.0
 SOMAJOR := 0
@@ -21,7 +33,9 @@ SOMAJOR := 0
 ifeq ($(origin CC),default)
 CC := gcc
 endif
-PKG_CONFIG ?= pkg-config
+AR ?= ar
+INSTALL ?= install
+CLANG_FORMAT ?= clang-format-19
 
 # Ours are added with override, so that user flags survive.
 CFLAGS ?= -O2 -g
@@ -29,15 +43,24 @@ ifneq ($(SAN),)
 override CFLAGS += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
 override LDFLAGS += -fsanitize=$(SAN)
 endif
+ifeq ($(WERROR),1)
+override CFLAGS += -Werror
+endif
 override CPPFLAGS += -D_GNU_SOURCE -DATTND_VERSION='"$(VERSION)"'
 override CFLAGS += -std=c11 -Wall -Wextra -Wconversion -fPIC -fvisibility=hidden -pthread
 override LDFLAGS += -pthread
+# Before any target's own flags, which a prerequisite would inherit.
+build_flags := $(CC) $(CPPFLAGS) $(CFLAGS) / $(LDFLAGS)
 
-ifeq ($(V),)
+# What the compiler builds for; kernels.mk picks its files by it. A machine without a compiler is about to get its own.
+ARCH := $(or $(firstword $(subst -, ,$(shell $(CC) $(CFLAGS) -dumpmachine 2>/dev/null))),$(shell uname -m))
+
+ifeq ($(V),1)
+Q :=
+say =
+else
 Q := @
 say = @printf '  %-8s %s\n' '$(1)' '$(2)';
-else
-say =
 endif
 
 objs = $(patsubst %.c,$(O)/%.o,$(filter-out $(2),$(wildcard $(1)/*.c)))
@@ -52,41 +75,107 @@ CLIENT_LIBS := -lsodium
 RUNNER_LIBS := -lopenblas -ljansson -lm
 
 PROGRAMS := $(O)/attnd $(O)/attnctl $(O)/attnd-runner
-LIBS := $(O)/libattnd.so.$(VERSION) $(O)/libattnd.a
+SO := libattnd.so.$(VERSION)
+LIBS := $(O)/$(SO) $(O)/libattnd.a
 
-.PHONY: all deps demo check check-long install clean
+.PHONY: all deps demo check check-long install uninstall clean format format-check FORCE
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := all
 all: $(PROGRAMS) $(LIBS) $(O)/attnd.pc
 
 include kernels/kernels.mk
 include tests/tests.mk
 
-$(O)/%.o: %.c
+# Every object waits for the packages, but is not made again because of them.
+deps:
+	@.ci/deps build
+
+# Changes only when the flags do; whoever is made with flags depends on it.
+$(O)/flags: export build_flags := $(build_flags)
+$(O)/flags: FORCE | deps
+	@mkdir -p $(@D)
+	@printf '%s\n' "$$build_flags" | cmp -s - $@ || printf '%s\n' "$$build_flags" >$@
+
+$(O)/%.o: %.c $(O)/flags | deps
 	@mkdir -p $(@D)
 	$(call say,CC,$@)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(subst /,_,$*)) -MMD -MP -c -o $@ $<
 
+$(KERNELS_OBJS): kernels/kernels.mk
+
 $(O)/libdaemon.a: $(DAEMON_OBJS) $(SHM_OBJS) $(KERNELS_OBJS)
 $(O)/libattnd.a: $(CLIENT_OBJS) $(SHM_OBJS)
-$(O)/%.a:
+$(O)/%.a: $(O)/flags
 	$(call say,AR,$@)
-	$(Q)rm -f $@; $(AR) rcs $@ $^
+	$(Q)rm -f $@; $(AR) rcs $@ $(filter %.o,$^)
 
-$(O)/libattnd.so.$(VERSION): $(CLIENT_OBJS) $(SHM_OBJS) client/libattnd.map
+link = $(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o %.a,$^)
+
+$(O)/$(SO): $(CLIENT_OBJS) $(SHM_OBJS) client/libattnd.map $(O)/flags
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libattnd.so.$(SOMAJOR) -Wl,--version-script=client/libattnd.map \
-	  -o $@ $(filter %.o,$^) $(CLIENT_LIBS)
-	$(Q)ln -sf libattnd.so.$(VERSION) $(O)/libattnd.so.$(SOMAJOR); ln -sf libattnd.so.$(SOMAJOR) $(O)/libattnd.so
+	$(link) -shared -Wl,-soname,libattnd.so.$(SOMAJOR) -Wl,--version-script=client/libattnd.map $(CLIENT_LIBS)
+	$(Q)ln -sf $(SO) $(O)/libattnd.so.$(SOMAJOR); ln -sf libattnd.so.$(SOMAJOR) $(O)/libattnd.so
 
-$(O)/attnd: $(O)/daemon/main.o $(O)/libdaemon.a
+$(O)/attnd: $(O)/daemon/main.o $(O)/libdaemon.a $(O)/flags
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS)
+	$(link) $(DAEMON_LIBS)
 
-$(O)/attnctl: $(O)/client/attnctl.o $(O)/libattnd.a
+$(O)/attnctl: $(O)/client/attnctl.o $(O)/libattnd.a $(O)/flags
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(CLIENT_LIBS) -ljansson
+	$(link) $(CLIENT_LIBS) -ljansson
 
-$(O)/attnd-runner: $(EXAMPLE_OBJS) $(O)/libattnd.a
+$(O)/attnd-runner: $(EXAMPLE_OBJS) $(O)/libattnd.a $(O)/flags
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(CLIENT_LIBS) $(RUNNER_LIBS)
+	$(link) $(CLIENT_LIBS) $(RUNNER_LIBS)
 
--include $(shell find $(O) -name '*.d' 2>/dev/null)
+# Made again with each PREFIX.
+$(O)/attnd.pc: client/attnd.pc.in FORCE
+	@mkdir -p $(@D)
+	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' \
+	  -e 's|@VERSION@|$(VERSION)|' $< >$@
+
+demo: all
+	$(Q)ATTND_DAEMON='$(abspath $(O))/attnd' client/examples/demo.sh '$(abspath $(O))'
+
+UNITS := $(wildcard systemd/*.service systemd/*.socket)
+SYSUSERS := $(wildcard systemd/*.sysusers)
+
+install: all
+	$(Q)$(INSTALL) -D -m 755 $(O)/attnd $(DESTDIR)$(SBINDIR)/attnd
+	$(Q)$(INSTALL) -D -m 755 $(O)/attnctl $(DESTDIR)$(BINDIR)/attnctl
+ifeq ($(RUNNER),1)
+	$(Q)$(INSTALL) -D -m 755 $(O)/attnd-runner $(DESTDIR)$(BINDIR)/attnd-runner
+endif
+	$(Q)$(INSTALL) -D -m 755 $(O)/$(SO) $(DESTDIR)$(LIBDIR)/$(SO)
+	$(Q)ln -sf $(SO) $(DESTDIR)$(LIBDIR)/libattnd.so.$(SOMAJOR)
+	$(Q)ln -sf libattnd.so.$(SOMAJOR) $(DESTDIR)$(LIBDIR)/libattnd.so
+	$(Q)$(INSTALL) -D -m 644 $(O)/libattnd.a $(DESTDIR)$(LIBDIR)/libattnd.a
+	$(Q)$(INSTALL) -D -m 644 client/attnd.h $(DESTDIR)$(INCLUDEDIR)/attnd.h
+	$(Q)$(INSTALL) -D -m 644 $(O)/attnd.pc $(DESTDIR)$(LIBDIR)/pkgconfig/attnd.pc
+	$(Q)set -e; for f in $(UNITS); do mkdir -p $(DESTDIR)$(UNITDIR); \
+	  sed -e 's|@SBINDIR@|$(SBINDIR)|g' -e 's|@BINDIR@|$(BINDIR)|g' $$f >$(DESTDIR)$(UNITDIR)/$${f##*/}; \
+	  chmod 644 $(DESTDIR)$(UNITDIR)/$${f##*/}; done
+	$(Q)set -e; for f in $(SYSUSERS); do b=$${f##*/}; \
+	  $(INSTALL) -D -m 644 $$f $(DESTDIR)$(SYSUSERSDIR)/$${b%.sysusers}.conf; done
+	$(Q)[ -e $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf ] || \
+	  $(INSTALL) -D -m 644 systemd/attnd.conf $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf
+
+# The configuration stays: somebody may have changed it.
+uninstall:
+	$(Q)rm -f $(DESTDIR)$(SBINDIR)/attnd $(DESTDIR)$(BINDIR)/attnctl $(DESTDIR)$(BINDIR)/attnd-runner \
+	  $(addprefix $(DESTDIR)$(LIBDIR)/,$(SO) libattnd.so.$(SOMAJOR) libattnd.so libattnd.a pkgconfig/attnd.pc) \
+	  $(DESTDIR)$(INCLUDEDIR)/attnd.h $(addprefix $(DESTDIR)$(UNITDIR)/,$(notdir $(UNITS))) \
+	  $(patsubst %.sysusers,$(DESTDIR)$(SYSUSERSDIR)/%.conf,$(notdir $(SYSUSERS)))
+
+# Only what was made: O may be a directory that holds other things.
+clean:
+	$(Q)rm -rf $(addprefix $(O)/,shm kernels daemon client tests flags attnd.pc libdaemon.a libattnd.a libattnd.so*) $(PROGRAMS)
+	$(Q)rmdir $(O) 2>/dev/null || true
+
+sources = $$(find client daemon kernels proto shm tests -name '*.[ch]')
+format:
+	$(Q)$(CLANG_FORMAT) -i $(sources)
+format-check:
+	$(Q)$(CLANG_FORMAT) --dry-run -Werror $(sources)
+
+-include $(wildcard $(O)/*/*.d $(O)/*/*/*.d $(O)/*/*/*/*.d)

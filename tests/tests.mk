@@ -27,9 +27,9 @@ TEST_SECONDS ?= 600
 TEST_JOBS ?= 2
 
 define test_program
-$(O)/$(1): $(O)/$(1).o $(2) $(O)/libdaemon.a $(O)/libattnd.a
+$(O)/$(1): $(O)/$(1).o $(2) $(O)/libdaemon.a $(O)/libattnd.a $(O)/flags
 	$$(call say,LD,$$@)
-	$$(Q)$$(CC) $$(CFLAGS) $$(LDFLAGS) -o $$@ $$(filter %.o %.a,$$^) $(3) -lcmocka $$(DAEMON_LIBS) $$(CLIENT_LIBS)
+	$$(link) $(3) -lcmocka $$(DAEMON_LIBS) $$(CLIENT_LIBS)
 endef
 
 define cmocka_test
