@@ -78,7 +78,7 @@ PROGRAMS := $(O)/attnd $(O)/attnctl $(O)/attnd-runner
 SO := libattnd.so.$(VERSION)
 LIBS := $(O)/$(SO) $(O)/libattnd.a
 
-.PHONY: all deps demo check check-long install uninstall clean format format-check FORCE
+.PHONY: all deps demo tests check check-long install uninstall clean format format-check FORCE
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := all
 all: $(PROGRAMS) $(LIBS) $(O)/attnd.pc

@@ -19,7 +19,7 @@
 # One directory alone: make check TESTS='%shm/%' (a pattern of make's filter).
 # The environment of a test: ATTND_DAEMON, BUILD and SRC (absolute), and the sanitizers' options.
 
-CHECK_TESTS :=
+CHECK_TESTS := tests/check-layers.sh
 CHECK_LONG_TESTS :=
 TEST_PROGRAMS :=
 TESTS ?= %
@@ -50,9 +50,11 @@ test_env = CMOCKA_MESSAGE_OUTPUT=TAP ATTND_DAEMON='$(abspath $(O))/attnd' BUILD=
   TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 OPENBLAS_NUM_THREADS=1
 prove = $(test_env) prove --exec 'timeout -k 10 $(TEST_SECONDS)' -j$(TEST_JOBS) --timer
 
+tests: $(filter $(O)/%,$(CHECK_TESTS) $(CHECK_LONG_TESTS) $(TEST_PROGRAMS))
+
 # prove's own line stands last, so that the outcome is the end of the output.
-check: all $(filter $(O)/%,$(CHECK_TESTS) $(TEST_PROGRAMS))
+check: all tests
 	$(Q)$(prove) $(filter $(TESTS),$(CHECK_TESTS))
 
-check-long: all $(filter $(O)/%,$(CHECK_LONG_TESTS) $(TEST_PROGRAMS))
+check-long: all tests
 	$(Q)$(prove) $(filter $(TESTS),$(CHECK_LONG_TESTS))
