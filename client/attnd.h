@@ -197,7 +197,7 @@ struct attnd_params {
 	float sm_scale;		 /* finite, > 0 */
 	float logit_cap;	 /* 0: none */
 	uint32_t sliding_window; /* keys that a row sees, itself included; 0: all */
-	int causal;		 /* 0: every row sees all keys of its sequence; such rows are never published */
+	int causal;		 /* 0: every row sees all keys of its sequence; needs ATTND_ROW_NONCAUSAL */
 	enum attnd_dtype q_dtype, out_dtype; /* f32, f16, bf16 */
 	enum attnd_dtype kv_in_dtype;	     /* of k and v in jobs: q_dtype, or the cache's */
 	const float *sinks;	 /* [num_heads] or NULL; copied */
@@ -251,9 +251,15 @@ struct attnd_row {
 	uint64_t start;		/* absolute; lower than the length held rolls back to it */
 	const uint64_t *tokens; /* [num_tokens] */
 	uint32_t num_tokens;	/* >= 1 */
+	uint32_t flags;		/* ATTND_ROW_NONCAUSAL or 0 */
 	uint64_t publish_upto;	/* other processes may see the sequence's tokens below this once the plan has ended */
 	const uint64_t *mask;	/* visibility of the row's own tokens, [num_tokens][ceil(num_tokens / 64)] words, LSB first
 				   (tree speculation; never published), or NULL */
+};
+
+enum {
+	ATTND_ROW_NONCAUSAL = 1, /* for jobs whose parameters are not causal: nothing is taken over from the cache, and
+				    the row and all that follows it in its sequence is never published */
 };
 
 struct attnd_row_status {
