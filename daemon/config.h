@@ -3,44 +3,125 @@
  * The configuration: defaults, then the file, then ATTND_* in the environment, then flags.
  *
  * In:   argv, environment, /etc/attnd/attnd.conf. Out: struct config. Next: main.c, leader.c.
- *
- * One line a key feeds the parser, --help, --print-config and attnd.conf's checker:
- * X(section, key, type, member, default, help).
  */
 #ifndef ATTND_DAEMON_CONFIG_H
 #define ATTND_DAEMON_CONFIG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 enum config_hugepages { CONFIG_HUGE_AUTO, CONFIG_HUGE_OFF, CONFIG_HUGE_REQUIRE };
+enum config_event_loop { CONFIG_LOOP_AUTO, CONFIG_LOOP_URING, CONFIG_LOOP_EPOLL };
+
+/*
+ * One line a key feeds the struct's sources, the three parsers, --help, --print-config and the
+ * reload: X(section, key, type, member, default, min, max, when, help). A key's name is unique
+ * over the sections: it is the flag's name too, and ATTND_ and capitals make the variable's.
+ * `when`: RELOAD changes with SIGHUP, START needs a restart.
+ */
+#define CONFIG_KEYS(X)                                                                                              \
+	X(socket, "socket", STRING, socket, "", 0, 0, START,                                                        \
+	  "listening socket; empty: $XDG_RUNTIME_DIR/attnd.sock, for root and services /run/attnd/attnd.sock")      \
+	X(socket, "admin-socket", STRING, admin_socket, "", 0, 0, START,                                            \
+	  "administrators' socket; empty: the listening socket's path + .admin")                                    \
+	X(socket, "socket-group", STRING, socket_group, "", 0, 0, START,                                            \
+	  "group that may connect; empty: the daemon's own")                                                        \
+	X(socket, "socket-mode", MODE, socket_mode, "0660", 0, 0777, START, "mode of the listening socket, octal")  \
+	X(socket, "share-group", STRING, share_group, "", 0, 0, START,                                              \
+	  "name of the realm that all peers share; empty: each uid has its own")                                    \
+	X(socket, "allow-users", STRING, allow_users, "", 0, 0, RELOAD,                                             \
+	  "users (names or numbers, separated by commas) that may connect; both lists empty: all")                  \
+	X(socket, "allow-groups", STRING, allow_groups, "", 0, 0, RELOAD, "groups that may connect")                \
+	X(pool, "pool-size", SIZE, pool_size, "0", 0, UINT64_C(1) << 50, START,                                     \
+	  "bytes of K/V; 0: 1/8 of the memory available, at most 2G")                                               \
+	X(pool, "slab-size", SIZE, slab_size, "0", 0, UINT64_C(1) << 40, START,                                     \
+	  "bytes that caches trade, a multiple of 2M; 0: 1/64 of the pool, 2M to 64M")                              \
+	X(pool, "meta-size", SIZE, meta_size, "0", 0, UINT64_C(1) << 44, START,                                     \
+	  "bytes of block descriptors and tables; 0: by the pool's size")                                           \
+	X(pool, "arena-max", SIZE, arena_max, "4G", 1 << 20, UINT64_C(1) << 50, RELOAD,                             \
+	  "bytes of all memory that clients may register")                                                          \
+	X(pool, "hugepages", HUGE, hugepages, "auto", 0, 0, START, "auto, off or require")                          \
+	X(engine, "threads", U32, threads, "0", 0, 1024, START,                                                     \
+	  "threads that execute, the leader included; 0: one for each CPU allowed")                                 \
+	X(engine, "spin-us", U32, spin_us, "20", 0, 1000000, START, "microseconds that idle threads spin")          \
+	X(engine, "cpu-mask", CPUMASK, cpu_mask, "", 0, 0, START,                                                   \
+	  "CPU features not to use, separated by commas; none: portable C only")                                    \
+	X(engine, "event-loop", LOOP, event_loop, "auto", 0, 0, START, "auto, io_uring or epoll")                   \
+	X(limits, "max-sessions", U32, max_sessions, "256", 1, 65536, RELOAD, "clients connected at once")          \
+	X(limits, "max-sessions-per-uid", U32, max_sessions_per_uid, "0", 0, 65536, RELOAD,                         \
+	  "of one uid; 0: three quarters of max-sessions")                                                          \
+	X(limits, "max-sequences", U32, max_sequences, "65536", 1, 1 << 24, START, "open sequences of one engine")  \
+	X(limits, "max-segment-mb", U32, max_segment_mb, "0", 0, 1 << 24, RELOAD,                                   \
+	  "MiB of one registered segment; 0: as much as arena-max")                                                 \
+	X(limits, "drain-on-term", BOOL, drain_on_term, "true", 0, 1, RELOAD, "let running jobs finish at SIGTERM") \
+	X(limits, "drain-timeout", U32, drain_timeout, "10", 1, 3600, RELOAD, "seconds that this may take")         \
+	X(log, "log-level", LEVEL, log_level, "info", 0, 0, RELOAD, "err, warn, info or debug")
+
+enum {
+#define CONFIG_X(section, key, type, member, ...) CONFIG_KEY_##member,
+	CONFIG_KEYS(CONFIG_X)
+#undef CONFIG_X
+		CONFIG_NUM_KEYS,
+};
+
+enum config_source { CONFIG_FROM_DEFAULT, CONFIG_FROM_FILE, CONFIG_FROM_ENV, CONFIG_FROM_FLAG };
 
 struct config {
-	char *socket;	      /* listening path; NULL before defaults are applied */
-	char *admin_socket;   /* administrators' path; default: socket + ".admin" */
-	char *socket_group;   /* group that may connect; "" : the daemon's own */
+	char *socket;	      /* listening path */
+	char *admin_socket;   /* administrators' path */
+	char *socket_group;   /* group that may connect; "": the daemon's own */
 	uint32_t socket_mode; /* octal, 0660 */
 	char *share_group;    /* realm of all peers of the shared socket; "": by uid */
+	char *allow_users;    /* lists; "": all */
+	char *allow_groups;
 
-	uint64_t pool_size;   /* bytes; 0: 1/8 of free memory, at most 2 GiB */
-	uint64_t slab_size;   /* bytes; 0: 1/64 of the pool, 2 to 64 MiB, a multiple of 2 MiB */
-	uint64_t meta_size;   /* bytes; 0: by the pool's size */
-	uint64_t arena_max;   /* bytes of all registered segments; 0: 4 GiB */
+	uint64_t pool_size; /* bytes; not 0 after config_load */
+	uint64_t slab_size; /* bytes; 0: 1/64 of the pool, 2 to 64 MiB, a multiple of 2 MiB */
+	uint64_t meta_size; /* bytes; 0: by the pool's size */
+	uint64_t arena_max; /* bytes of all registered segments; not 0 after config_load */
 	enum config_hugepages hugepages;
 
-	uint32_t threads;     /* that execute, the leader included; 0: one a CPU allowed */
-	uint32_t spin_us;     /* of leader, workers; before they sleep */
-	char *cpu_mask;	      /* "" or features to take away */
+	uint32_t threads; /* that execute, the leader included; 0: one a CPU allowed */
+	uint32_t spin_us; /* of leader, workers; before they sleep */
+	char *cpu_mask;	  /* "" or features to take away */
+	enum config_event_loop event_loop;
 
-	uint32_t max_sessions;	/* all */
-	uint32_t max_sequences; /* of one engine */
-	uint32_t max_segment_mb;
+	uint32_t max_sessions;	       /* all */
+	uint32_t max_sessions_per_uid; /* not 0 after config_load */
+	uint32_t max_sequences;	       /* of one engine */
+	uint32_t max_segment_mb;       /* not 0 after config_load */
 	bool drain_on_term;
+	uint32_t drain_timeout; /* seconds */
+	uint32_t log_level;	/* enum log_level */
 
 	/* of the command line */
 	char *config_file;
 	bool check_config, print_config, help, version;
 	int private_fd; /* -1, or: end when this descriptor reads end of file (attnd_private_start) */
+
+	enum config_source source[CONFIG_NUM_KEYS];
 };
+
+/**
+ * Read it all. 0, or a negative errno with a text in `err` that names the key and the file and
+ * line, variable or flag. After --help and --version nothing else is read.
+ */
+int config_load(struct config *ret, char *const argv[], char *const env[], char *err, size_t err_size);
+
+/** Free the strings. Fine on a zeroed struct. */
+void config_free(struct config *cfg);
+
+/** As a file that config_load reads back to the same values, each with where it comes from. */
+void config_print(const struct config *cfg, FILE *out);
+
+void config_help(FILE *out);
+
+/**
+ * Take over from `fresh` what may change while the daemon runs. Returns the names of changed keys
+ * that need a restart, separated by spaces, in `needs_restart`.
+ */
+void config_reload(struct config *cfg, struct config *fresh, char *needs_restart, size_t size);
 
 #endif

@@ -1,0 +1,674 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Read the configuration from its four places and check it as a whole.
+ *
+ * In:   argv, environment, an INI file. Out: struct config, or a text that names what is wrong
+ * and where. Next: main.c.
+ */
+#include "config.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <grp.h>
+#include <ini.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "../kernels/cpu.h"
+#include "log.h"
+#include "memory.h"
+#include "peer.h"
+
+#define DEFAULT_FILE "/etc/attnd/attnd.conf"
+#define MIB	     (UINT64_C(1) << 20)
+
+enum type { TYPE_STRING, TYPE_SIZE, TYPE_U32, TYPE_MODE, TYPE_BOOL, TYPE_HUGE, TYPE_LOOP, TYPE_LEVEL, TYPE_CPUMASK };
+
+struct key {
+	const char *section, *name;
+	enum type type;
+	bool reload;
+	size_t offset;
+	const char *text; /* the default */
+	uint64_t min, max;
+	const char *help;
+};
+
+#define WHEN_START  false
+#define WHEN_RELOAD true
+
+static const struct key keys[CONFIG_NUM_KEYS] = {
+#define CONFIG_X(section, key, type, member, text, min, max, when, help) \
+	{#section, key, TYPE_##type, WHEN_##when, offsetof(struct config, member), text, min, max, help},
+	CONFIG_KEYS(CONFIG_X)
+#undef CONFIG_X
+};
+
+static const char *const huge_names[] = {"auto", "off", "require", NULL};
+static const char *const loop_names[] = {"auto", "io_uring", "epoll", NULL};
+static const char *const level_names[] = {"err", "warn", "info", "debug", NULL};
+static const char *const bool_names[] = {"false", "true", NULL};
+static const char *const source_names[] = {"default", "file", "environment", "flag"};
+
+static_assert(sizeof(enum config_hugepages) == 4 && sizeof(enum config_event_loop) == 4, "choices are stored as u32");
+
+/* What is being read, for messages. */
+struct loader {
+	struct config *cfg;
+	char *err;
+	size_t err_size;
+	const char *file;
+	int line;		    /* of `file` */
+	int lines[CONFIG_NUM_KEYS]; /* where a key was set there */
+	bool long_line;
+	int status; /* the first error: later ones are not reported */
+};
+
+__attribute__((format(printf, 2, 3))) static int fail(struct loader *l, const char *format, ...)
+{
+	va_list args;
+
+	if (l->status == 0) {
+		va_start(args, format);
+		vsnprintf(l->err, l->err_size, format, args);
+		va_end(args);
+		l->status = -EINVAL;
+	}
+	return l->status;
+}
+
+/* ---- Values ---- */
+
+static const char *const *choices(enum type type)
+{
+	return type == TYPE_HUGE ? huge_names : type == TYPE_LOOP ? loop_names : level_names;
+}
+
+static void *member(const struct config *cfg, const struct key *k)
+{
+	return (char *)(uintptr_t)cfg + k->offset;
+}
+
+/* Digits with an optional suffix: -EINVAL, or -ERANGE where 64 bits do not hold it. */
+static int parse_number(const char *text, int base, bool suffix, uint64_t *ret)
+{
+	static const char units[] = "KMGT";
+	const char *unit;
+	uint64_t value;
+	char *end;
+	int shift = 0;
+
+	if (!isdigit((unsigned char)text[0]))
+		return -EINVAL;
+	errno = 0;
+	value = strtoull(text, &end, base);
+	if (errno)
+		return -errno;
+	if (suffix && *end && (unit = strchr(units, toupper((unsigned char)*end)))) {
+		shift = 10 * (int)(unit - units + 1);
+		end++;
+	}
+	if (*end)
+		return -EINVAL;
+	if (value > UINT64_MAX >> shift)
+		return -ERANGE;
+	*ret = value << shift;
+	return 0;
+}
+
+static int find_choice(const char *const *names, const char *text)
+{
+	for (int i = 0; names[i]; i++)
+		if (strcmp(names[i], text) == 0)
+			return i;
+	return -EINVAL;
+}
+
+/* "auto, off or require": for the message about a bad value. */
+static void list_choices(const char *const *names, char *buf, size_t size)
+{
+	size_t n = 0;
+
+	for (int i = 0; names[i] && n < size; i++)
+		n += (size_t)snprintf(buf + n, size - n, "%s%s",
+				      i == 0	     ? ""
+				      : names[i + 1] ? ", "
+						     : " or ",
+				      names[i]);
+}
+
+static int set_string(struct loader *l, const struct key *k, const char *text, const char *where)
+{
+	char **string = member(l->cfg, k);
+	uint64_t mask;
+	char *copy;
+
+	for (const char *p = text; *p; p++)
+		if (iscntrl((unsigned char)*p))
+			return fail(l, "%s: %s has a control character", where, k->name);
+	if (k->type == TYPE_CPUMASK && *text && attnd_features_parse_mask(text, &mask))
+		return fail(l, "%s: %s: \"%s\" names no CPU features of attnd", where, k->name, text);
+	copy = strdup(text);
+	if (!copy)
+		return fail(l, "%s: %s: out of memory", where, k->name);
+	free(*string);
+	*string = copy;
+	return 0;
+}
+
+static int set_number(struct loader *l, const struct key *k, const char *text, const char *where)
+{
+	bool size = k->type == TYPE_SIZE;
+	uint64_t value;
+	int r = parse_number(text, k->type == TYPE_MODE ? 8 : 10, size, &value);
+
+	if (r == -EINVAL)
+		return fail(l, "%s: %s: \"%s\" is not a%s", where, k->name, text,
+			    size		   ? " size (digits, then K, M, G or T)"
+			    : k->type == TYPE_MODE ? "n octal mode"
+						   : " number");
+	if (r || value < k->min || value > k->max)
+		return fail(l, "%s: %s: %s is not within %" PRIu64 " and %" PRIu64, where, k->name, text, k->min,
+			    k->max);
+	if (size)
+		*(uint64_t *)member(l->cfg, k) = value;
+	else
+		*(uint32_t *)member(l->cfg, k) = (uint32_t)value;
+	return 0;
+}
+
+static int set_choice(struct loader *l, const struct key *k, const char *text, const char *where)
+{
+	const char *const *names = k->type == TYPE_BOOL ? bool_names : choices(k->type);
+	int i = find_choice(names, text);
+	char all[64];
+
+	if (i < 0) {
+		list_choices(names, all, sizeof(all));
+		return fail(l, "%s: %s: \"%s\" is not %s", where, k->name, text, all);
+	}
+	if (k->type == TYPE_BOOL)
+		*(bool *)member(l->cfg, k) = i != 0;
+	else
+		*(uint32_t *)member(l->cfg, k) = (uint32_t)i;
+	return 0;
+}
+
+static int set_value(struct loader *l, const struct key *k, const char *text, const char *where)
+{
+	switch (k->type) {
+	case TYPE_STRING:
+	case TYPE_CPUMASK:
+		return set_string(l, k, text, where);
+	case TYPE_SIZE:
+	case TYPE_U32:
+	case TYPE_MODE:
+		return set_number(l, k, text, where);
+	default:
+		return set_choice(l, k, text, where);
+	}
+}
+
+static void format_value(const struct config *cfg, const struct key *k, char *buf, size_t size)
+{
+	const void *m = member(cfg, k);
+
+	switch (k->type) {
+	case TYPE_STRING:
+	case TYPE_CPUMASK:
+		snprintf(buf, size, "%s", *(char *const *)m);
+		break;
+	case TYPE_SIZE:
+		memory_format(*(const uint64_t *)m, buf, size);
+		break;
+	case TYPE_U32:
+		snprintf(buf, size, "%" PRIu32, *(const uint32_t *)m);
+		break;
+	case TYPE_MODE:
+		snprintf(buf, size, "%04" PRIo32, *(const uint32_t *)m);
+		break;
+	case TYPE_BOOL:
+		snprintf(buf, size, "%s", bool_names[*(const bool *)m]);
+		break;
+	default:
+		snprintf(buf, size, "%s", choices(k->type)[*(const uint32_t *)m]);
+	}
+}
+
+/* A key from one of the three places; twice from the same one is a conflict. */
+static int set_key(struct loader *l, size_t i, const char *text, enum config_source source, const char *where)
+{
+	int r;
+
+	if (l->cfg->source[i] == source)
+		return fail(l, "%s: %s is set twice", where, keys[i].name);
+	r = set_value(l, &keys[i], text, where);
+	if (r == 0)
+		l->cfg->source[i] = source;
+	return r;
+}
+
+static int find_key(const char *name, size_t *ret)
+{
+	for (size_t i = 0; i < CONFIG_NUM_KEYS; i++) {
+		if (strcmp(keys[i].name, name) == 0) {
+			*ret = i;
+			return 0;
+		}
+	}
+	return -ENOENT;
+}
+
+/* ---- The file ---- */
+
+/* inih tells no line numbers and cuts long lines: count here, and refuse what it would cut. */
+static char *read_line(char *buf, int size, void *stream)
+{
+	struct loader *l = ((void **)stream)[0];
+	char *line = fgets(buf, size, ((void **)stream)[1]);
+
+	if (!line)
+		return NULL;
+	l->line++;
+	if (!strchr(line, '\n') && !feof((FILE *)((void **)stream)[1])) {
+		l->long_line = true;
+		return NULL;
+	}
+	return line;
+}
+
+static int file_key(void *user, const char *section, const char *name, const char *value)
+{
+	struct loader *l = user;
+	char where[300];
+	size_t i;
+
+	snprintf(where, sizeof(where), "%s:%d", l->file, l->line);
+	if (find_key(name, &i)) {
+		fail(l, "%s: unknown key \"%s\"", where, name);
+	} else if (strcmp(keys[i].section, section) != 0) {
+		fail(l, "%s: %s belongs to section [%s]", where, name, keys[i].section);
+	} else {
+		l->lines[i] = l->line;
+		set_key(l, i, value, CONFIG_FROM_FILE, where);
+	}
+	return l->status == 0;
+}
+
+static int load_file(struct loader *l)
+{
+	void *stream[2] = {l, NULL};
+	FILE *f;
+	int r;
+
+	if (!l->cfg->config_file && l->cfg->private_fd >= 0)
+		return 0; /* a private daemon is its client's, not the machine's */
+	l->file = l->cfg->config_file ? l->cfg->config_file : DEFAULT_FILE;
+	f = fopen(l->file, "re");
+	if (!f && errno == ENOENT && !l->cfg->config_file)
+		return 0;
+	if (!f)
+		return fail(l, "%s: %s", l->file, strerror(errno));
+	stream[1] = f;
+	r = ini_parse_stream(read_line, stream, file_key, l);
+	if (l->long_line)
+		fail(l, "%s:%d: the line is too long", l->file, l->line);
+	if (ferror(f))
+		fail(l, "%s: cannot be read", l->file);
+	if (r > 0)
+		fail(l, "%s:%d: neither a [section] nor key = value", l->file, r);
+	fclose(f);
+	return l->status;
+}
+
+/* ---- The environment ---- */
+
+static void variable_name(const struct key *k, char buf[64])
+{
+	size_t n = (size_t)snprintf(buf, 64, "ATTND_%s", k->name);
+
+	for (size_t i = 6; i < n && i < 63; i++)
+		buf[i] = buf[i] == '-' ? '_' : (char)toupper((unsigned char)buf[i]);
+}
+
+static int find_variable(const char *name, size_t length, size_t *ret)
+{
+	char variable[64];
+
+	for (size_t i = 0; i < CONFIG_NUM_KEYS; i++) {
+		variable_name(&keys[i], variable);
+		if (strlen(variable) == length && memcmp(variable, name, length) == 0) {
+			*ret = i;
+			return 0;
+		}
+	}
+	return -ENOENT;
+}
+
+static int load_env(struct loader *l, char *const env[])
+{
+	/* The client library's own, which a daemon started beside it may inherit. */
+	static const char client[] = "ATTND_DAEMON=";
+
+	for (; *env; env++) {
+		const char *equals = strchr(*env, '=');
+		size_t i;
+		char where[80];
+
+		if (strncmp(*env, "ATTND_", 6) != 0 || !equals || strncmp(*env, client, sizeof(client) - 1) == 0)
+			continue;
+		snprintf(where, sizeof(where), "variable %.*s", (int)(equals - *env), *env);
+		if (find_variable(*env, (size_t)(equals - *env), &i) == 0)
+			set_key(l, i, equals + 1, CONFIG_FROM_ENV, where);
+		else if (l->cfg->private_fd < 0) /* a private daemon inherits its application's */
+			fail(l, "%s: no such key", where);
+		if (l->status)
+			break;
+	}
+	return l->status;
+}
+
+static const char *get_env(char *const env[], const char *name)
+{
+	size_t length = strlen(name);
+
+	for (; *env; env++)
+		if (strncmp(*env, name, length) == 0 && (*env)[length] == '=')
+			return *env + length + 1;
+	return NULL;
+}
+
+/* ---- The command line ---- */
+
+static int set_private_fd(struct loader *l, const char *value)
+{
+	uint64_t fd;
+
+	if (parse_number(value, 10, false, &fd) || fd > INT32_MAX)
+		return fail(l, "flag --private-fd: \"%s\" is not a descriptor", value);
+	l->cfg->private_fd = (int)fd;
+	return 0;
+}
+
+/* Flags without a value. */
+static bool set_switch(struct config *cfg, const char *name)
+{
+	const struct {
+		const char *name;
+		bool *member;
+	} switches[] = {
+		{"help", &cfg->help},
+		{"version", &cfg->version},
+		{"check-config", &cfg->check_config},
+		{"print-config", &cfg->print_config},
+	};
+
+	for (size_t i = 0; i < sizeof(switches) / sizeof(switches[0]); i++) {
+		if (strcmp(switches[i].name, name) == 0) {
+			*switches[i].member = true;
+			return true;
+		}
+	}
+	return false;
+}
+
+static int set_flag(struct loader *l, const char *name, const char *value, bool want_keys)
+{
+	char where[80];
+	size_t i;
+
+	snprintf(where, sizeof(where), "flag --%s", name);
+	if (strcmp(name, "private-fd") == 0)
+		return want_keys ? 0 : set_private_fd(l, value);
+	if (strcmp(name, "config") == 0) {
+		if (want_keys)
+			return 0;
+		if (l->cfg->config_file)
+			return fail(l, "%s is set twice", where);
+		l->cfg->config_file = strdup(value);
+		return l->cfg->config_file ? 0 : fail(l, "%s: out of memory", where);
+	}
+	if (find_key(name, &i))
+		return fail(l, "%s: no such flag (--help lists them)", where);
+	return want_keys ? set_key(l, i, value, CONFIG_FROM_FLAG, where) : 0;
+}
+
+/* Twice over argv: what names the file first, the keys after file and environment. */
+static int load_flags(struct loader *l, char *const argv[], bool want_keys)
+{
+	for (size_t i = argv[0] ? 1 : 0; argv[i] && l->status == 0; i++) {
+		const char *flag = argv[i], *value;
+		char name[64];
+
+		if (strcmp(flag, "-h") == 0)
+			flag = "--help";
+		if (strncmp(flag, "--", 2) != 0 || !flag[2])
+			return fail(l, "\"%s\" is not a flag (--help lists them)", flag);
+		snprintf(name, sizeof(name), "%.*s", (int)strcspn(flag + 2, "="), flag + 2);
+		value = strchr(flag, '=');
+		if (set_switch(l->cfg, name)) {
+			if (value)
+				return fail(l, "flag --%s takes no value", name);
+			continue;
+		}
+		value = value ? value + 1 : argv[++i];
+		if (!value)
+			return fail(l, "flag --%s: no such flag, or its value is missing", name);
+		set_flag(l, name, value, want_keys);
+	}
+	return l->status;
+}
+
+/* ---- What is left open, and what does not go together ---- */
+
+static int default_path(struct loader *l, char **path, const char *prefix, const char *suffix)
+{
+	char *text;
+
+	if (**path)
+		return 0;
+	if (asprintf(&text, "%s%s", prefix, suffix) < 0)
+		return fail(l, "out of memory");
+	free(*path);
+	*path = text;
+	return 0;
+}
+
+static int resolve(struct loader *l, char *const env[])
+{
+	struct config *cfg = l->cfg;
+	const char *dir = geteuid() == 0 ? NULL : get_env(env, "XDG_RUNTIME_DIR");
+
+	if (default_path(l, &cfg->socket, dir && *dir ? dir : "/run/attnd", "/attnd.sock") ||
+	    default_path(l, &cfg->admin_socket, cfg->socket, ".admin"))
+		return l->status;
+	if (cfg->pool_size == 0)
+		cfg->pool_size = memory_default_pool();
+	if (cfg->max_sessions_per_uid == 0)
+		cfg->max_sessions_per_uid = (cfg->max_sessions * 3 + 3) / 4;
+	if (cfg->max_segment_mb == 0)
+		cfg->max_segment_mb =
+			(uint32_t)(cfg->arena_max / MIB < UINT32_MAX ? cfg->arena_max / MIB : UINT32_MAX);
+	return 0;
+}
+
+/* "pool-size (flag)", "slab-size (/etc/attnd/attnd.conf:3)" */
+static const char *origin(const struct loader *l, int i, char buf[320])
+{
+	if (l->cfg->source[i] == CONFIG_FROM_FILE)
+		snprintf(buf, 320, "%s (%s:%d)", keys[i].name, l->file, l->lines[i]);
+	else
+		snprintf(buf, 320, "%s (%s)", keys[i].name, source_names[l->cfg->source[i]]);
+	return buf;
+}
+
+static int conflict(struct loader *l, int a, const char *how, int b)
+{
+	char first[320], second[320];
+
+	return fail(l, "%s %s %s", origin(l, a, first), how, origin(l, b, second));
+}
+
+static int check_names(struct loader *l)
+{
+	struct config *cfg = l->cfg;
+	struct peer_ids ids;
+	const char *bad;
+	char at[320];
+
+	if (*cfg->socket_group && !getgrnam(cfg->socket_group))
+		return fail(l, "%s: there is no group \"%s\"", origin(l, CONFIG_KEY_socket_group, at),
+			    cfg->socket_group);
+	if (strlen(cfg->share_group) > 64 ||
+	    strspn(cfg->share_group, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST"
+				     "UVWXYZ0123456789._-") != strlen(cfg->share_group))
+		return fail(l, "%s: up to 64 letters, digits, '.', '_' or '-'",
+			    origin(l, CONFIG_KEY_share_group, at));
+	if ((bad = peer_list_parse(cfg->allow_users, PEER_USERS, &ids)))
+		return fail(l, "%s: no user \"%s\", or too many", origin(l, CONFIG_KEY_allow_users, at), bad);
+	if ((bad = peer_list_parse(cfg->allow_groups, PEER_GROUPS, &ids)))
+		return fail(l, "%s: no group \"%s\", or too many", origin(l, CONFIG_KEY_allow_groups, at), bad);
+	return 0;
+}
+
+static int check_path(struct loader *l, int key, const char *path)
+{
+	char at[320];
+
+	if (strlen(path) >= sizeof(((struct sockaddr_un *)0)->sun_path) - sizeof(".lock"))
+		return fail(l, "%s: the path is longer than a UNIX socket's may be", origin(l, key, at));
+	if (path[0] != '/')
+		return fail(l, "%s: \"%s\" is not an absolute path", origin(l, key, at), path);
+	return 0;
+}
+
+static int check(struct loader *l)
+{
+	struct config *cfg = l->cfg;
+	char at[320];
+
+	if (check_path(l, CONFIG_KEY_socket, cfg->socket) ||
+	    check_path(l, CONFIG_KEY_admin_socket, cfg->admin_socket))
+		return l->status;
+	if (strcmp(cfg->socket, cfg->admin_socket) == 0)
+		return conflict(l, CONFIG_KEY_admin_socket, "is the same path as", CONFIG_KEY_socket);
+	if (cfg->slab_size % (2 * MIB))
+		return fail(l, "%s: not a multiple of 2M", origin(l, CONFIG_KEY_slab_size, at));
+	if (cfg->slab_size > cfg->pool_size)
+		return conflict(l, CONFIG_KEY_slab_size, "is more than", CONFIG_KEY_pool_size);
+	if (cfg->max_sessions_per_uid > cfg->max_sessions)
+		return conflict(l, CONFIG_KEY_max_sessions_per_uid, "is more than", CONFIG_KEY_max_sessions);
+	if (cfg->max_segment_mb * MIB > cfg->arena_max)
+		return conflict(l, CONFIG_KEY_max_segment_mb, "is more than", CONFIG_KEY_arena_max);
+	return check_names(l);
+}
+
+/* ---- The interface ---- */
+
+int config_load(struct config *ret, char *const argv[], char *const env[], char *err, size_t err_size)
+{
+	struct config cfg = {.private_fd = -1};
+	struct loader l = {.cfg = &cfg, .err = err, .err_size = err_size};
+
+	for (size_t i = 0; i < CONFIG_NUM_KEYS; i++)
+		set_value(&l, &keys[i], keys[i].text, "default");
+	if (l.status == 0 && load_flags(&l, argv, false) == 0 && !cfg.help && !cfg.version && load_file(&l) == 0 &&
+	    load_env(&l, env) == 0 && load_flags(&l, argv, true) == 0 && resolve(&l, env) == 0)
+		check(&l);
+	if (l.status) {
+		config_free(&cfg);
+		return l.status;
+	}
+	*ret = cfg;
+	return 0;
+}
+
+void config_free(struct config *cfg)
+{
+	for (size_t i = 0; i < CONFIG_NUM_KEYS; i++)
+		if (keys[i].type == TYPE_STRING || keys[i].type == TYPE_CPUMASK)
+			free(*(char **)member(cfg, &keys[i]));
+	free(cfg->config_file);
+	*cfg = (struct config){.private_fd = -1};
+}
+
+void config_print(const struct config *cfg, FILE *out)
+{
+	const char *section = "";
+	char value[512];
+
+	for (size_t i = 0; i < CONFIG_NUM_KEYS; i++) {
+		if (strcmp(section, keys[i].section) != 0) {
+			section = keys[i].section;
+			fprintf(out, "%s[%s]\n", i ? "\n" : "", section);
+		}
+		format_value(cfg, &keys[i], value, sizeof(value));
+		fprintf(out, "%s = %s ; %s\n", keys[i].name, value, source_names[cfg->source[i]]);
+	}
+}
+
+void config_help(FILE *out)
+{
+	fputs("usage: attnd [--KEY VALUE | --KEY=VALUE] ...\n"
+	      "\n"
+	      "The service that owns the KV cache of a machine and runs attention where it lies.\n"
+	      "\n"
+	      "  --config FILE          read FILE instead of " DEFAULT_FILE "\n"
+	      "  --check-config         read and check the configuration, then exit\n"
+	      "  --print-config         print it, with where each value comes from, then exit\n"
+	      "  --private-fd N         end when descriptor N reads end of file\n"
+	      "  --help, --version\n"
+	      "\n"
+	      "A key stands in the file as key = value in its section, in the environment as ATTND_KEY\n"
+	      "(capitals, _ for -), or as a flag; the later of these wins. Sizes take K, M, G or T.\n",
+	      out);
+	for (size_t i = 0; i < CONFIG_NUM_KEYS; i++) {
+		if (i == 0 || strcmp(keys[i - 1].section, keys[i].section) != 0)
+			fprintf(out, "\n[%s]\n", keys[i].section);
+		fprintf(out, "  --%-22s %s (%s)\n", keys[i].name, keys[i].help,
+			*keys[i].text ? keys[i].text : "empty");
+	}
+}
+
+static void swap_member(struct config *a, struct config *b, const struct key *k)
+{
+	static const size_t sizes[] = {[TYPE_STRING] = sizeof(char *),
+				       [TYPE_CPUMASK] = sizeof(char *),
+				       [TYPE_SIZE] = 8,
+				       [TYPE_U32] = 4,
+				       [TYPE_MODE] = 4,
+				       [TYPE_BOOL] = sizeof(bool),
+				       [TYPE_HUGE] = 4,
+				       [TYPE_LOOP] = 4,
+				       [TYPE_LEVEL] = 4};
+	char saved[8];
+
+	memcpy(saved, member(a, k), sizes[k->type]);
+	memcpy(member(a, k), member(b, k), sizes[k->type]);
+	memcpy(member(b, k), saved, sizes[k->type]);
+}
+
+void config_reload(struct config *cfg, struct config *fresh, char *needs_restart, size_t size)
+{
+	char old[512], new[512];
+	size_t n = 0;
+
+	needs_restart[0] = '\0';
+	for (size_t i = 0; i < CONFIG_NUM_KEYS; i++) {
+		format_value(cfg, &keys[i], old, sizeof(old));
+		format_value(fresh, &keys[i], new, sizeof(new));
+		if (strcmp(old, new) == 0)
+			continue;
+		if (keys[i].reload) {
+			swap_member(cfg, fresh, &keys[i]);
+			cfg->source[i] = fresh->source[i];
+		} else if (n < size) {
+			n += (size_t)snprintf(needs_restart + n, size - n, "%s%s", n ? " " : "", keys[i].name);
+		}
+	}
+}
