@@ -69,6 +69,7 @@ KERNELS_OBJS := $(call objs,kernels)
 DAEMON_OBJS := $(call objs,daemon,daemon/main.c)
 CLIENT_OBJS := $(call objs,client,client/attnctl.c)
 EXAMPLE_OBJS := $(call objs,client/examples)
+CFLAGS_client_examples_attention_attnd := -Iclient # as with the installed header
 
 DAEMON_LIBS := -luring -lnuma -lhugetlbfs -lsystemd -lsodium -linih -ljansson -lm
 CLIENT_LIBS := -lsodium
