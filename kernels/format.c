@@ -15,7 +15,7 @@
 #include "partial.h"
 #include "attend_c.h"
 
-enum { MAX_DIM = 576, MIN_BLOCK = 16, MAX_BLOCK = 256, MAX_KV_HEADS = 1024, MAX_GROUP = 1024 };
+enum { MIN_BLOCK = 16, MAX_BLOCK = 256, MAX_KV_HEADS = 1024, MAX_GROUP = 1024 };
 
 const struct attnd_kernel attnd_kernels[] = {
 #define ATTND_X(op, types, suffix, isa, q, kv, need, fits) \
@@ -102,10 +102,10 @@ static bool spec_valid(const struct attnd_kv_spec *s)
 	uint32_t min_block = s->layout == ATTND_K_BSHD ? 1 : MIN_BLOCK;
 
 	return s->num_kv_heads >= 1 && s->num_kv_heads <= MAX_KV_HEADS && s->group >= 1 && s->group <= MAX_GROUP &&
-	       s->head_dim >= 1 && s->head_dim <= MAX_DIM && s->head_dim_v >= 1 && s->head_dim_v <= MAX_DIM &&
-	       power_of_two(s->block_size) && s->block_size >= min_block && s->block_size <= MAX_BLOCK &&
-	       (unsigned)s->layout <= ATTND_K_BHSD && scale_allowed(s->dtype, s->scale) &&
-	       (!s->v_in_k || s->head_dim_v <= s->head_dim);
+	       s->head_dim >= 1 && s->head_dim <= ATTND_K_MAX_DIM && s->head_dim_v >= 1 &&
+	       s->head_dim_v <= ATTND_K_MAX_DIM && power_of_two(s->block_size) && s->block_size >= min_block &&
+	       s->block_size <= MAX_BLOCK && (unsigned)s->layout <= ATTND_K_BHSD &&
+	       scale_allowed(s->dtype, s->scale) && (!s->v_in_k || s->head_dim_v <= s->head_dim);
 }
 
 /*

@@ -40,6 +40,7 @@ enum attnd_kdtype { /* equal to enum attnd_wire_dtype */
 	ATTND_K_FP8_E5M2,
 	ATTND_K_DTYPES,
 };
+#define ATTND_K_MAX_DIM 576
 #define ATTND_K_FLOATS 3 /* f32, f16, bf16: what q, out and unquantised K/V may be */
 
 enum attnd_kscale { ATTND_K_SCALE_NONE, ATTND_K_SCALE_STATIC, ATTND_K_SCALE_DYNAMIC };
