@@ -471,7 +471,7 @@ struct attnd_wire_row {
 	uint64_t start;	       /* absolute; lower than the length held rolls back */
 	uint64_t tokens;       /* offset of uint64_t [num_tokens] */
 	uint32_t num_tokens;   /* >= 1 */
-	uint32_t flags;	       /* ATTND_ROW_* */
+	uint32_t flags;	       /* ATTND_WIRE_ROW_* */
 	uint64_t publish_upto; /* tokens of the sequence that may be published with this plan's end */
 	uint64_t mask;	       /* offset of uint64_t [num_tokens][ceil(num_tokens / 64)], LSB first, or NONE */
 };
@@ -481,8 +481,8 @@ ATTND_WIRE_AT(struct attnd_wire_row, publish_upto, 32);
 ATTND_WIRE_AT(struct attnd_wire_row, mask, 40);
 
 enum {
-	ATTND_ROW_NONCAUSAL = 1, /* its jobs are not causal: takes nothing over, and it and all that follows is never published */
-	ATTND_ROW_FLAGS = 1,
+	ATTND_WIRE_ROW_NONCAUSAL = 1, /* its jobs are not causal: takes nothing over, and it and all that follows is never published */
+	ATTND_WIRE_ROW_FLAGS = 1,
 };
 
 /* PLAN's answer for each row. A refused row keeps its place; its out is zeroed by the jobs. */
