@@ -16,13 +16,13 @@
 #   CHECK_TESTS += tests/shm/test_names.sh
 #       an executable script that prints TAP.
 #
-# One directory alone: make check TESTS='%shm/%' (a pattern of make's filter).
+# Some alone: make check TESTS='shm/ test_wire' (parts of paths).
 # The environment of a test: ATTND_DAEMON, BUILD and SRC (absolute), and the sanitizers' options.
 
 CHECK_TESTS := tests/check-layers.sh
 CHECK_LONG_TESTS :=
 TEST_PROGRAMS :=
-TESTS ?= %
+TESTS ?=
 TEST_SECONDS ?= 600
 TEST_JOBS ?= 2
 
@@ -50,11 +50,13 @@ test_env = CMOCKA_MESSAGE_OUTPUT=TAP ATTND_DAEMON='$(abspath $(O))/attnd' BUILD=
   TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 OPENBLAS_NUM_THREADS=1
 prove = $(test_env) prove --exec 'timeout -k 10 $(TEST_SECONDS)' -j$(TEST_JOBS) --timer
 
-tests: $(filter $(O)/%,$(CHECK_TESTS) $(CHECK_LONG_TESTS) $(TEST_PROGRAMS))
+chosen = $(if $(TESTS),$(foreach t,$(1),$(if $(strip $(foreach p,$(TESTS),$(findstring $(p),$(t)))),$(t))),$(1))
+
+tests: $(filter $(O)/%,$(call chosen,$(CHECK_TESTS) $(CHECK_LONG_TESTS)) $(TEST_PROGRAMS))
 
 # prove's own line stands last, so that the outcome is the end of the output.
 check: all tests
-	$(Q)$(prove) $(filter $(TESTS),$(CHECK_TESTS))
+	$(Q)$(prove) $(call chosen,$(CHECK_TESTS))
 
 check-long: all tests
-	$(Q)$(prove) $(filter $(TESTS),$(CHECK_LONG_TESTS))
+	$(Q)$(prove) $(call chosen,$(CHECK_LONG_TESTS))
