@@ -99,7 +99,10 @@ static void read_json(struct loader *l, struct vector_case *c)
 	json_error_t bad;
 	json_t *root;
 
-	snprintf(path, sizeof(path), "%s/case.json", l->dir);
+	if ((size_t)snprintf(path, sizeof(path), "%s/case.json", l->dir) >= sizeof(path)) {
+		fault(l, -ENAMETOOLONG, "case.json");
+		return;
+	}
 	root = json_load_file(path, 0, &bad);
 	if (root)
 		read_parameters(l, c, root);
@@ -117,7 +120,10 @@ static void *read_file(struct loader *l, const char *name, size_t bytes, int opt
 
 	if (l->status)
 		return NULL;
-	snprintf(path, sizeof(path), "%s/%s", l->dir, name);
+	if ((size_t)snprintf(path, sizeof(path), "%s/%s", l->dir, name) >= sizeof(path)) {
+		fault(l, -ENAMETOOLONG, name);
+		return NULL;
+	}
 	file = fopen(path, "re");
 	if (!file) {
 		if (!optional)

@@ -34,8 +34,7 @@ static int is_case(const char *dir)
 {
 	char path[PATH_MAX];
 
-	snprintf(path, sizeof(path), "%s/case.json", dir);
-	return !access(path, R_OK);
+	return (size_t)snprintf(path, sizeof(path), "%s/case.json", dir) < sizeof(path) && !access(path, R_OK);
 }
 
 static int add_folder(struct folders *f, const char *path)
@@ -66,8 +65,8 @@ static int add_path(struct folders *f, const char *path)
 		return -ENOENT;
 	}
 	for (int i = 0; i < n; i++) {
-		snprintf(inner, sizeof(inner), "%s/%s", path, entries[i]->d_name);
-		if (!rc && entries[i]->d_name[0] != '.' && is_case(inner))
+		size_t length = (size_t)snprintf(inner, sizeof(inner), "%s/%s", path, entries[i]->d_name);
+		if (!rc && length < sizeof(inner) && entries[i]->d_name[0] != '.' && is_case(inner))
 			rc = add_folder(f, inner);
 		free(entries[i]);
 	}
