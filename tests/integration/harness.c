@@ -246,3 +246,29 @@ int64_t proc_fds(pid_t pid)
 	closedir(dp);
 	return n - 2;
 }
+
+void daemon_in_use(const struct daemon *d, struct in_use *ret)
+{
+	*ret = (struct in_use){
+		.sessions = daemon_number(d, "sessions"),
+		.sequences = daemon_number(d, "sequences"),
+		.referenced = daemon_number(d, "blocks.referenced"),
+		.arena_bytes = daemon_number(d, "arena_bytes"),
+	};
+}
+
+void daemon_wait_in_use(const struct daemon *d, const struct in_use *want)
+{
+	struct in_use now;
+
+	for (int i = 0; i < 100; i++) {
+		daemon_in_use(d, &now);
+		if (memcmp(&now, want, sizeof(now)) == 0)
+			return;
+		sleep_ms(100);
+	}
+	print_message("in use: %lld sessions, %lld sequences, %lld blocks referenced, %lld arena bytes\n",
+		      (long long)now.sessions, (long long)now.sequences, (long long)now.referenced,
+		      (long long)now.arena_bytes);
+	assert_memory_equal(&now, want, sizeof(now));
+}

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-integration := $(addprefix $(O)/tests/integration/,raw.o harness.o)
-$(foreach t,test_wire,$(eval $(call cmocka_test,tests/integration/$(t),$(integration))))
+integration := $(addprefix $(O)/tests/integration/,raw.o harness.o toy.o)
+$(foreach t,test_handshake test_wire test_jobs test_share test_hostile test_life,\
+  $(eval $(call cmocka_test,tests/integration/$(t),$(integration))))
 CHECK_TESTS += tests/integration/install.sh
