@@ -23,8 +23,7 @@ struct attnd_attention {
 	attnd_t *attnd;
 	uint32_t cache;
 	uint64_t next_key;
-	uint32_t max_sequences;
-	uint64_t *keys; /* by sequence; 0: not open */
+	uint64_t *keys; /* by sequence */
 	struct attnd_row *rows;
 	struct attnd_row_status *status;
 	uint32_t num_rows;
@@ -119,7 +118,6 @@ static int attnd_close(struct attention *a, uint32_t sequence)
 	struct attnd_attention *t = self(a);
 	int rc = attnd_seq_close(t->attnd, t->keys[sequence]);
 
-	t->keys[sequence] = 0;
 	return rc ? failed(t, "closing a sequence", rc) : 0;
 }
 

@@ -2,8 +2,8 @@
 /*
  * The loop of a model runner: see generate.h.
  *
- * Each turn of run_batch does one thing: open a sequence, extend by one chunk of a prompt, or
- * decode one token of every request. What comes next follows from the requests alone. So after a
+ * Each turn does one thing: open or close a sequence, extend by one chunk of a prompt, or decode
+ * one token of every request. What comes next follows from the requests alone. So after a
  * restart of the daemon it is enough to write down how many tokens are still held: the missing
  * ones are extended again and the text goes on.
  */
@@ -100,6 +100,14 @@ static int open_request(struct batch *b, struct request *r)
 	return 0;
 }
 
+static int close_request(struct batch *b, struct request *r)
+{
+	int rc = b->attention->ops->close(b->attention, (uint32_t)(r - b->requests));
+
+	r->opened = rc != 0;
+	return rc;
+}
+
 /* One chunk of the tokens that the cache lacks; the chunk that ends them gives the next token. */
 static int extend_request(struct batch *b, struct request *r)
 {
@@ -163,10 +171,12 @@ static int recover(struct batch *b)
 	uint64_t *lengths = calloc(b->num_requests, sizeof(*lengths));
 	int rc = sequences && lengths ? 0 : fail_memory(b->error);
 
-	for (uint32_t i = 0; !rc && i < b->num_requests; i++)
-		if (b->requests[i].opened && !b->requests[i].finished)
+	for (uint32_t i = 0; !rc && i < b->num_requests; i++) {
+		b->requests[i].opened &= !b->requests[i].finished; /* closed with its session */
+		if (b->requests[i].opened)
 			sequences[n++] = i;
-	if (!rc)
+	}
+	if (!rc && n)
 		rc = b->attention->ops->recover(b->attention, sequences, n, lengths);
 	for (uint32_t i = 0; !rc && i < n; i++) {
 		struct request *r = &b->requests[sequences[i]];
@@ -177,50 +187,55 @@ static int recover(struct batch *b)
 	return rc;
 }
 
-/* The first request that is not ready to decode with the others. */
-static struct request *first_unready(struct batch *b)
+static int to_close(const struct request *r)
 {
-	for (uint32_t i = 0; i < b->num_requests; i++) {
-		struct request *r = &b->requests[i];
-		if (!r->finished && (!generated(r) || r->num_tokens - r->held > 1))
-			return r;
-	}
+	return r->finished && r->opened;
+}
+
+/* Not ready to decode with the others. */
+static int to_extend(const struct request *r)
+{
+	return !r->finished && (!generated(r) || r->num_tokens - r->held > 1);
+}
+
+static int to_decode(const struct request *r)
+{
+	return !r->finished;
+}
+
+static struct request *first(struct batch *b, int (*test)(const struct request *r))
+{
+	for (uint32_t i = 0; i < b->num_requests; i++)
+		if (test(&b->requests[i]))
+			return &b->requests[i];
 	return NULL;
 }
 
-static int all_finished(const struct batch *b)
+static int turn(struct batch *b, int *ret_done)
 {
-	for (uint32_t i = 0; i < b->num_requests; i++)
-		if (!b->requests[i].finished)
-			return 0;
-	return 1;
-}
+	struct request *r;
 
-static int turn(struct batch *b)
-{
-	struct request *r = first_unready(b);
-
-	return !r ? decode_all(b) : r->opened ? extend_request(b, r) : open_request(b, r);
+	if ((r = first(b, to_close)) != NULL)
+		return close_request(b, r);
+	if ((r = first(b, to_extend)) != NULL)
+		return r->opened ? extend_request(b, r) : open_request(b, r);
+	if (first(b, to_decode))
+		return decode_all(b);
+	*ret_done = 1;
+	return 0;
 }
 
 static int run_batch(struct batch *b)
 {
-	int rc, resets = 0;
+	int rc, done = 0, resets = 0;
 
-	while (!all_finished(b)) {
-		rc = turn(b);
-		if (!rc) {
+	while (!done) {
+		rc = turn(b, &done);
+		if (!rc)
 			resets = 0;
-			continue;
-		}
 		while (rc == -ECONNRESET && resets++ < MAX_RESETS)
 			rc = recover(b);
 		if (rc)
-			return rc;
-	}
-	for (uint32_t i = 0; i < b->num_requests; i++) {
-		rc = b->attention->ops->close(b->attention, i);
-		if (rc && rc != -ECONNRESET) /* with the connection gone there is nothing to close */
 			return rc;
 	}
 	return 0;
