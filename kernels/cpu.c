@@ -55,6 +55,8 @@ static uint64_t avx512_features(uint64_t xcr, uint32_t b7, uint32_t c7, uint32_t
 	__get_cpuid_count(7, 1, &a, &b, &c, &d);
 	if (a & (1u << 5))
 		f |= ATTND_CPU(AVX512_BF16) | (slow_dpbf16() ? ATTND_CPU(SLOW_DPBF16) : 0);
+	if (c7 & (1u << 1))
+		f |= ATTND_CPU(AVX512_VBMI);
 	if (c7 & (1u << 11))
 		f |= ATTND_CPU(AVX512_VNNI);
 	if (d7 & (1u << 23))
@@ -212,8 +214,8 @@ static const char *const names[ATTND_CPU_BITS] = {
 /* What goes too when a feature is taken away, because it builds on it. */
 static uint64_t dependents(enum attnd_cpu_bit bit)
 {
-	const uint64_t on_avx512 = ATTND_CPU(AVX512_BF16) | ATTND_CPU(AVX512_FP16) | ATTND_CPU(AVX512_VNNI) |
-				   ATTND_CPU(AMX_BF16) | ATTND_CPU(SLOW_DPBF16);
+	const uint64_t on_avx512 = ATTND_CPU(AVX512_BF16) | ATTND_CPU(AVX512_FP16) | ATTND_CPU(AVX512_VBMI) |
+				   ATTND_CPU(AVX512_VNNI) | ATTND_CPU(AMX_BF16) | ATTND_CPU(SLOW_DPBF16);
 
 	switch (bit) {
 	case ATTND_CPU_BIT_AVX2:

@@ -18,6 +18,7 @@
 	X(AVX512, "avx512") /* F, BW, VL, DQ */                                               \
 	X(AVX512_BF16, "avx512-bf16")                                                         \
 	X(AVX512_FP16, "avx512-fp16")                                                         \
+	X(AVX512_VBMI, "avx512-vbmi")                                                         \
 	X(AVX512_VNNI, "avx512-vnni")                                                         \
 	X(AMX_BF16, "amx-bf16")                                                               \
 	X(SLOW_DPBF16, "slow-dpbf16") /* vdpbf16ps no faster than f32 FMA on this family */   \

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include "partial.h"
 #include "attend_c.h"
+#include "x86.h"
 
 enum { MIN_BLOCK = 16, MAX_BLOCK = 256, MAX_KV_HEADS = 1024, MAX_GROUP = 1024 };
 
@@ -49,6 +50,11 @@ bool attnd_fits_packed(uint64_t features, const struct attnd_kv_format *fmt)
 {
 	(void)features;
 	return fmt->spec.layout == ATTND_K_PACKED && !fmt->spec.v_in_k;
+}
+
+bool attnd_fits_fast_dpbf16(uint64_t features, const struct attnd_kv_format *fmt)
+{
+	return !(features & ATTND_CPU(SLOW_DPBF16)) && attnd_fits_packed(features, fmt);
 }
 
 bool attnd_kernel_serves(const struct attnd_kernel *k, uint64_t features, const struct attnd_kv_format *fmt)
@@ -113,8 +119,8 @@ static bool spec_valid(const struct attnd_kv_spec *s)
  * what --cpu-mask leaves, so that a cache stays readable when features are taken away.
  *
  * x86: 16 lanes are one zmm of f32; pairs are what vdpbf16ps and tdpbf16ps multiply, and one
- * byte pair widens to one bf16 pair, so 1-byte types pair too. RVV multiplies a scalar with a
- * vector: no interleaving, and VLEN/8 lanes of f32 are a group of four registers.
+ * byte pair widens to one bf16 pair, so 1-byte types pair too; f16 widens to f32 in order. RVV multiplies a scalar
+ * with a vector: no interleaving, and VLEN/8 lanes of f32 are a group of four registers.
  */
 static void layout_lanes(uint64_t features, struct attnd_kv_format *f)
 {
@@ -127,7 +133,7 @@ static void layout_lanes(uint64_t features, struct attnd_kv_format *f)
 #else
 	(void)features;
 	f->k_lanes = f->v_lanes = 16;
-	f->k_ilv = f->v_ilv = f->spec.dtype == ATTND_K_F32 ? 1 : 2;
+	f->k_ilv = f->v_ilv = f->spec.dtype <= ATTND_K_F16 ? 1 : 2;
 #endif
 }
 
@@ -139,8 +145,13 @@ static uint32_t step_tokens(uint64_t features)
 /* The most that any kernel which may serve this format wants. */
 static uint32_t scratch_bytes(uint64_t features, const struct attnd_kv_format *f)
 {
+	uint32_t n = attnd_attend_c_scratch(f);
+
 	(void)features;
-	return attnd_attend_c_scratch(f);
+#if defined(__x86_64__)
+	n = attnd_x86_scratch(f) > n ? attnd_x86_scratch(f) : n;
+#endif
+	return n;
 }
 
 static void layout_packed(uint64_t features, struct attnd_kv_format *f)

@@ -66,8 +66,13 @@
 	X(finish, any, c, C, ANY, ANY, 0, any)
 
 #if defined(__x86_64__)
+#define ATTND_NEED_BF16_BYTES (ATTND_CPU(AVX512_BF16) | ATTND_CPU(AVX512_VBMI))
 #define ATTND_KERNELS_AVX2(X)
-#define ATTND_KERNELS_AVX512(X)
+#define ATTND_KERNELS_AVX512(X)                                                                          \
+	X(attend, bf16_bf16, avx512bf16, AVX512, BF16, BF16,     ATTND_CPU(AVX512_BF16), fast_dpbf16)        \
+	X(attend, bf16_int8, avx512bf16, AVX512, BF16, INT8,     ATTND_NEED_BF16_BYTES, fast_dpbf16)         \
+	X(attend, bf16_e4m3, avx512bf16, AVX512, BF16, FP8_E4M3, ATTND_NEED_BF16_BYTES, fast_dpbf16)         \
+	X(attend, bf16_e5m2, avx512bf16, AVX512, BF16, FP8_E5M2, ATTND_NEED_BF16_BYTES, fast_dpbf16)
 #define ATTND_KERNELS_AMX(X)
 #define ATTND_KERNELS_ARCH(X) ATTND_KERNELS_AVX2(X) ATTND_KERNELS_AVX512(X) ATTND_KERNELS_AMX(X)
 #elif defined(__riscv) && __riscv_xlen == 64
@@ -82,7 +87,8 @@
 /* Predicates of `fits`, in format.c: may this kernel serve this format, with these features? */
 typedef bool attnd_fits_fn(uint64_t features, const struct attnd_kv_format *fmt);
 attnd_fits_fn attnd_fits_any;
-attnd_fits_fn attnd_fits_packed; /* packed, V stored apart from K */
+attnd_fits_fn attnd_fits_packed;      /* packed, V stored apart from K */
+attnd_fits_fn attnd_fits_fast_dpbf16; /* the same, where vdpbf16ps beats f32 FMA */
 
 #define ATTND_X(op, types, suffix, isa, q, kv, need, fits) attnd_##op##_fn attnd_##op##_##types##_##suffix;
 ATTND_KERNELS(ATTND_X)

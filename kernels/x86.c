@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The loops of the x86-64 attend kernels: which rows, which step, which head, which addresses.
+ *
+ * In:   attend's arguments, one ISA's arithmetic.
+ * Out:  tiles, in an order that keeps reads from memory long and prefetched.
+ * Next: the arithmetic in attend_avx512*.c, attend_avx2.c, attend_amx.c.
+ *
+ * Few query rows: step by step with all heads, so that a block's slice is read as a whole. More
+ * than a tile's rows: head by head, so that a chunk of one head stays in L2 while rows pass.
+ * Neither order changes a bit.
+ *
+ * Invisible tokens weigh 0, which a non-finite V would turn into NaN. So a tile in which some row
+ * does not see every slot looks at the flags after its loads; where one is set, the rows run one
+ * by one on a copy of V in which the tokens that this row does not see are zero.
+ */
+#include "x86.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+enum { PREFETCH_BYTES = 64 * 1024 };
+
+/* What a query row sees of a step. */
+struct seen {
+	const struct attnd_qrow *row;
+	uint16_t bits[ATTND_X86_GROUPS]; /* of all groups of the step */
+	bool all;			 /* every slot of the tile's groups */
+};
+
+/* A call's constants and where its loops stand. */
+struct walk {
+	const struct attnd_attend_args *a;
+	const struct attnd_x86_isa *isa;
+	uint32_t steps, step; /* of the call; the current one */
+	uint32_t ahead;	      /* tiles between use and prefetch */
+	bool heads_inside;
+	uint32_t first_group; /* of the step */
+	uint32_t num_seen;
+	bool edge; /* some row does not see some slot */
+	struct seen seen[ATTND_X86_ROWS];
+	uint16_t seen_of[ATTND_X86_ROWS]; /* by query row of the tile: its entry in seen */
+	uint16_t group_of[ATTND_X86_ROWS];
+	char *copy_v, *backup;
+	struct attnd_x86_tile t;
+};
+
+static size_t take(size_t *used, size_t bytes)
+{
+	size_t at = *used;
+
+	*used += (bytes + 63) & ~(size_t)63;
+	return at;
+}
+
+static size_t packed_q_bytes(const struct attnd_kv_format *f)
+{
+	return ((size_t)f->spec.head_dim * 4 + 4 + 63) & ~(size_t)63;
+}
+
+/* Lays the scratch out; with base NULL only counts it. */
+static size_t lay_out(const struct attnd_kv_format *f, char *base, struct walk *w)
+{
+	size_t n = 0, dims = f->spec.head_dim > f->spec.head_dim_v ? f->spec.head_dim : f->spec.head_dim_v;
+	size_t padded = (dims + ATTND_X86_LANES) * ATTND_X86_LANES * sizeof(float);
+	size_t strip = (size_t)ATTND_X86_STEP * ATTND_X86_LANES * sizeof(float);
+	size_t q = take(&n, ATTND_X86_ROWS * packed_q_bytes(f));
+	size_t s = take(&n, (size_t)ATTND_X86_ROWS * ATTND_X86_STEP * sizeof(float));
+	size_t panel = take(&n, ATTND_X86_PANEL * (padded > strip ? padded : strip));
+	size_t copy_v = take(&n, ATTND_X86_STEP * (dims + ATTND_X86_LANES) * attnd_kdtype_bytes(f->spec.dtype));
+	size_t backup = take(&n, (size_t)ATTND_X86_ROWS * f->partial_bytes);
+
+	if (base) {
+		w->t.q_stride = packed_q_bytes(f);
+		w->t.q = base + q;
+		w->t.s = (float *)(void *)(base + s);
+		w->t.panel = base + panel;
+		w->copy_v = base + copy_v;
+		w->backup = base + backup;
+	}
+	return n;
+}
+
+uint32_t attnd_x86_scratch(const struct attnd_kv_format *fmt)
+{
+	return (uint32_t)lay_out(fmt, NULL, NULL);
+}
+
+/* ---- What rows see ---- */
+
+static uint32_t max_u32(uint32_t a, uint32_t b)
+{
+	return a > b ? a : b;
+}
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Bits [lo, hi) of 16. */
+static uint16_t run_of_bits(uint32_t lo, uint32_t hi)
+{
+	return lo < hi ? (uint16_t)((0xffffu >> (16 - (hi - lo))) << lo) : 0;
+}
+
+/* 16 mask bits from position j on; positions below mask_start count as set. */
+static uint16_t mask_bits(const struct attnd_qrow *row, uint32_t j, uint16_t want)
+{
+	uint16_t bits = 0;
+
+	for (uint32_t i = 0; i < 16; i++) {
+		uint32_t at = j + i - row->mask_start;
+
+		if ((want >> i & 1) && (j + i < row->mask_start || (row->mask[at / 64] >> (at % 64) & 1)))
+			bits |= (uint16_t)(1u << i);
+	}
+	return bits;
+}
+
+/* Fills s->bits for the step at `begin`; false if the row sees nothing of it. */
+static bool look(const struct attnd_qrow *row, uint32_t begin, struct seen *s)
+{
+	uint32_t lo = max_u32(row->lo, begin), hi = min_u32(row->hi, begin + ATTND_X86_STEP);
+	uint16_t any = 0;
+
+	if (lo >= hi)
+		return false;
+	s->row = row;
+	for (uint32_t g = 0; g < ATTND_X86_GROUPS; g++) {
+		uint32_t from = begin + g * 16, to = from + 16;
+
+		s->bits[g] = run_of_bits(max_u32(lo, from) - from, hi < from ? 0 : min_u32(hi, to) - from);
+		if (lo >= to)
+			s->bits[g] = 0;
+		if (s->bits[g] && row->mask && to > row->mask_start)
+			s->bits[g] = mask_bits(row, from, s->bits[g]);
+		any |= s->bits[g];
+	}
+	return any != 0;
+}
+
+/* The groups that any row sees, and who sees all of them. */
+static void trim_groups(struct walk *w, uint32_t begin)
+{
+	uint32_t lo = ATTND_X86_GROUPS, hi = 0;
+
+	for (uint32_t i = 0; i < w->num_seen; i++)
+		for (uint32_t g = 0; g < ATTND_X86_GROUPS; g++)
+			if (w->seen[i].bits[g]) {
+				lo = min_u32(lo, g);
+				hi = max_u32(hi, g + 1);
+			}
+	w->first_group = lo;
+	w->t.groups = hi - lo;
+	w->t.position = begin + lo * ATTND_X86_LANES;
+	w->edge = false;
+	for (uint32_t i = 0; i < w->num_seen; i++) {
+		uint16_t all = 0xffff;
+
+		for (uint32_t g = lo; g < hi; g++)
+			all &= w->seen[i].bits[g];
+		w->seen[i].all = all == 0xffff;
+		w->edge |= !w->seen[i].all;
+	}
+}
+
+/* Query rows [first, first + n) of rows x group that see something of the step; false: none. */
+static bool take_rows(struct walk *w, uint32_t first, uint32_t n)
+{
+	uint32_t group = w->a->fmt->spec.group, begin = w->a->begin + w->step * ATTND_X86_STEP;
+	uint32_t last = UINT32_MAX;
+	bool sees = false;
+
+	w->num_seen = 0;
+	w->t.rows = 0;
+	for (uint32_t u = first; u < first + n; u++) {
+		const struct attnd_qrow *row = &w->a->rows[u / group];
+
+		if (u / group != last) {
+			last = u / group;
+			sees = look(row, begin, &w->seen[w->num_seen]);
+			w->num_seen += sees;
+		}
+		if (!sees)
+			continue;
+		w->t.row[w->t.rows] = row;
+		w->seen_of[w->t.rows] = (uint16_t)(w->num_seen - 1);
+		w->group_of[w->t.rows++] = (uint16_t)(u % group);
+	}
+	if (w->t.rows == 0)
+		return false;
+	trim_groups(w, begin);
+	for (uint32_t i = 0; i < w->t.rows; i++) {
+		const struct seen *s = &w->seen[w->seen_of[i]];
+
+		w->t.visible[i] = s->all ? NULL : s->bits + w->first_group;
+	}
+	return true;
+}
+
+/* ---- Addresses ---- */
+
+/* Where the group of slot `slot` of head `head`'s tile stands. */
+static const char *k_at(const struct attnd_kv_format *f, const void *block, uint32_t head, uint32_t slot)
+{
+	size_t dims = (f->spec.head_dim + f->k_ilv - 1u) / f->k_ilv * f->k_ilv;
+
+	return (const char *)block + head * f->tile_bytes + slot * dims * attnd_kdtype_bytes(f->spec.dtype);
+}
+
+static const char *v_at(const struct attnd_kv_format *f, const void *block, uint32_t head, uint32_t slot)
+{
+	return (const char *)block + head * f->tile_bytes + f->v_off +
+	       (size_t)slot * ATTND_X86_LANES * attnd_kdtype_bytes(f->spec.dtype);
+}
+
+static const float *scales_at(const struct attnd_kv_format *f, const void *block, uint32_t head, size_t off,
+			      uint32_t slot)
+{
+	return (const float *)(const void *)((const char *)block + head * f->tile_bytes + off) + slot;
+}
+
+static void point_at_tile(struct walk *w, uint32_t head)
+{
+	const struct attnd_attend_args *a = w->a;
+	const struct attnd_kv_format *f = a->fmt;
+
+	for (uint32_t g = 0; g < w->t.groups; g++) {
+		uint32_t at = w->t.position + g * ATTND_X86_LANES - a->start;
+		const void *block = a->blocks[at / f->spec.block_size];
+		uint32_t slot = at % f->spec.block_size;
+
+		w->t.k[g] = k_at(f, block, head, slot);
+		w->t.v[g] = f->spec.v_in_k ? w->t.k[g] : v_at(f, block, head, slot);
+		if (w->t.dynamic) {
+			w->t.k_scales[g] = scales_at(f, block, head, f->k_scale_off, slot);
+			w->t.v_scales[g] = scales_at(f, block, head, f->v_scale_off, slot);
+		}
+	}
+	w->t.v_stride = (size_t)f->spec.block_size * ATTND_X86_LANES * attnd_kdtype_bytes(f->spec.dtype);
+}
+
+/* The tile `ahead` places after (step, head) in the call's order, which `next` continues. */
+static void point_at_next(struct walk *w, uint32_t head)
+{
+	const struct attnd_attend_args *a = w->a;
+	const struct attnd_kv_format *f = a->fmt;
+	const void *const *list = a->blocks;
+	uint32_t at, num = a->num_blocks, step, i = head - a->head;
+
+	if (w->heads_inside) {
+		i += w->ahead;
+		step = w->step + i / a->num_heads;
+		i %= a->num_heads;
+	} else {
+		step = w->step + w->ahead;
+		i += step / w->steps;
+		step = i < a->num_heads ? step % w->steps : w->steps + (step % w->steps);
+		i %= a->num_heads;
+	}
+	at = a->begin - a->start + step * ATTND_X86_STEP;
+	if (step >= w->steps) {
+		list = a->next;
+		num = a->num_next;
+		at = (step - w->steps) * ATTND_X86_STEP;
+	}
+	for (uint32_t g = 0; g < ATTND_X86_GROUPS; g++, at += ATTND_X86_LANES) {
+		uint32_t b = at / f->spec.block_size, slot = at % f->spec.block_size;
+		bool none = !list || b >= num;
+
+		w->t.next_k[g] = none ? w->t.k[g % w->t.groups] : k_at(f, list[b], a->head + i, slot);
+		w->t.next_v[g] = none ? w->t.v[g % w->t.groups] : v_at(f, list[b], a->head + i, slot);
+	}
+}
+
+static void point_nowhere(struct walk *w)
+{
+	for (uint32_t g = 0; g < ATTND_X86_GROUPS; g++) {
+		w->t.next_k[g] = w->t.k[g % w->t.groups];
+		w->t.next_v[g] = w->t.v[g % w->t.groups];
+	}
+}
+
+static void point_at_rows(struct walk *w, uint32_t head)
+{
+	const struct attnd_attend_args *a = w->a;
+	const struct attnd_kv_spec *spec = &a->fmt->spec;
+
+	for (uint32_t i = 0; i < w->t.rows; i++) {
+		const struct attnd_qrow *row = w->t.row[i];
+		size_t at = (size_t)(head - a->head) * spec->group + w->group_of[i];
+
+		w->t.partial[i] = (void *)((char *)row->partial + at * a->fmt->partial_bytes);
+		if (a->attn->alibi)
+			w->t.slope[i] = a->attn->alibi[head * spec->group + w->group_of[i]];
+		w->isa->pack_q((const char *)row->q + at * a->attn->q_head_stride, spec->head_dim,
+			       w->t.q + i * w->t.q_stride, w->t.q_stride);
+	}
+}
+
+/* ---- Tiles ---- */
+
+/* After the loads: may one of the tile's blocks hold a non-finite value? Pairs with write's release. */
+static bool flagged(const struct walk *w, uint32_t head)
+{
+	const struct attnd_attend_args *a = w->a;
+	uint32_t size = a->fmt->spec.block_size, from = w->t.position - a->start;
+	uint32_t last = (from + w->t.groups * ATTND_X86_LANES - 1) / size;
+
+	atomic_thread_fence(memory_order_acquire);
+	for (uint32_t b = from / size; b <= last; b++)
+		if (__atomic_load_n(&a->flags[b][head], __ATOMIC_RELAXED))
+			return true;
+	return false;
+}
+
+/* Element (token i of the group, dim or lane) runs of V in storage order, those of invisible tokens zeroed. */
+static void zero_tokens(char *group, size_t token_bytes, size_t element, uint32_t ilv, uint16_t visible)
+{
+	for (uint32_t i = 0; i < ATTND_X86_LANES; i++) {
+		char *row = group + i / ilv * (ATTND_X86_LANES * ilv * element) + i % ilv * element;
+
+		if (visible >> i & 1)
+			continue;
+		for (size_t at = 0; at < token_bytes; at += ilv * element)
+			memset(row + at, 0, element);
+	}
+}
+
+/* V of the tile's groups into copy_v, strip after strip, with what this row does not see zeroed. */
+static void copy_visible_v(struct walk *w, const uint16_t *visible)
+{
+	const struct attnd_kv_format *f = w->a->fmt;
+	size_t es = attnd_kdtype_bytes(f->spec.dtype), group = ATTND_X86_LANES * ATTND_X86_LANES * es;
+
+	for (uint32_t j = 0; j < w->t.strips; j++)
+		for (uint32_t g = 0; g < w->t.groups; g++) {
+			char *to = w->copy_v + (j * ATTND_X86_GROUPS + g) * group;
+
+			memcpy(to, w->t.v[g] + j * w->t.v_stride, group);
+			zero_tokens(to, ATTND_X86_LANES * f->v_ilv * es, es, f->v_ilv, visible[g]);
+		}
+}
+
+/* K as V: whole groups, their invisible tokens (lanes) zeroed. */
+static void copy_visible_k(struct walk *w, const uint16_t *visible)
+{
+	const struct attnd_kv_format *f = w->a->fmt;
+	size_t lane = f->k_ilv * attnd_kdtype_bytes(f->spec.dtype), row = ATTND_X86_LANES * lane;
+
+	for (uint32_t g = 0; g < w->t.groups; g++) {
+		char *to = w->copy_v + g * w->t.k_rows * row;
+
+		memcpy(to, w->t.k[g], w->t.k_rows * row);
+		for (uint32_t i = 0; i < ATTND_X86_LANES; i++)
+			for (uint32_t d = 0; !(visible[g] >> i & 1) && d < w->t.k_rows; d++)
+				memset(to + d * row + i * lane, 0, lane);
+	}
+}
+
+static void values_alone(struct walk *w)
+{
+	static const uint16_t all[ATTND_X86_GROUPS] = {0xffff, 0xffff, 0xffff, 0xffff,
+						       0xffff, 0xffff, 0xffff, 0xffff};
+	const struct attnd_kv_format *f = w->a->fmt;
+	size_t es = attnd_kdtype_bytes(f->spec.dtype);
+	struct attnd_x86_tile t = w->t;
+	uint32_t held = UINT32_MAX;
+
+	t.v_stride = (size_t)ATTND_X86_STEP * ATTND_X86_LANES * es;
+	for (uint32_t g = 0; g < t.groups; g++)
+		t.v[g] = w->copy_v +
+			 g * es * ATTND_X86_LANES * (f->spec.v_in_k ? (size_t)t.k_rows * f->k_ilv : ATTND_X86_LANES);
+	memcpy(t.next_v, t.v, sizeof(t.v));
+	for (uint32_t i = 0; i < t.rows; i++) {
+		const uint16_t *visible = t.visible[i] ? t.visible[i] : all;
+
+		if (held != w->seen_of[i]) {
+			held = w->seen_of[i];
+			(f->spec.v_in_k ? copy_visible_k : copy_visible_v)(w, visible);
+		}
+		w->isa->values(&t, i, 1);
+	}
+}
+
+/* An edge tile keeps its partials' acc, to begin again if a writer set a flag meanwhile. */
+static void values_at_edge(struct walk *w, uint32_t head)
+{
+	size_t bytes = w->a->fmt->partial_bytes - offsetof(struct attnd_partial, acc);
+
+	if (!flagged(w, head)) {
+		for (uint32_t i = 0; i < w->t.rows; i++)
+			memcpy(w->backup + i * bytes, w->t.partial[i]->acc, bytes);
+		w->isa->values(&w->t, 0, w->t.rows);
+		if (!flagged(w, head))
+			return;
+		for (uint32_t i = 0; i < w->t.rows; i++)
+			memcpy(w->t.partial[i]->acc, w->backup + i * bytes, bytes);
+	}
+	values_alone(w);
+}
+
+static void attend_tile(struct walk *w, uint32_t head, bool prefetch)
+{
+	point_at_tile(w, head);
+	if (prefetch)
+		point_at_next(w, head);
+	else
+		point_nowhere(w);
+	point_at_rows(w, head);
+	w->isa->scores(&w->t);
+	w->isa->softmax(&w->t);
+	if (w->edge)
+		values_at_edge(w, head);
+	else
+		w->isa->values(&w->t, 0, w->t.rows);
+}
+
+static void init_walk(struct walk *w)
+{
+	const struct attnd_attend_args *a = w->a;
+	const struct attnd_kv_format *f = a->fmt;
+	const struct attnd_attn *attn = a->attn;
+	bool fixed = f->spec.scale == ATTND_K_SCALE_STATIC;
+	size_t tile = f->tile_bytes / f->spec.block_size * ATTND_X86_STEP;
+
+	lay_out(f, a->scratch, w);
+	w->steps = (a->end - a->begin + ATTND_X86_STEP - 1) / ATTND_X86_STEP;
+	w->ahead = tile < PREFETCH_BYTES ? (uint32_t)((PREFETCH_BYTES + tile - 1) / tile) : 1;
+	w->t.args = a;
+	w->t.k_rows = (f->spec.head_dim + f->k_ilv - 1u) / f->k_ilv;
+	w->t.strips = (f->spec.head_dim_v + ATTND_X86_LANES - 1) / ATTND_X86_LANES;
+	w->t.v_rows = ATTND_X86_LANES / f->v_ilv;
+	w->t.dynamic = f->spec.scale == ATTND_K_SCALE_DYNAMIC;
+	w->t.scale = fixed ? attn->sm_scale * attn->k_scale : attn->sm_scale;
+	w->t.v_scale = !fixed ? 1.0f : f->spec.v_in_k ? attn->k_scale : attn->v_scale;
+	w->t.shaped = attn->logit_cap > 0.0f || attn->alibi || w->t.dynamic || !(w->t.scale > 0.0f);
+}
+
+void attnd_x86_attend(const struct attnd_attend_args *a, const struct attnd_x86_isa *isa)
+{
+	struct walk w;
+	uint32_t all = a->num_rows * a->fmt->spec.group;
+
+	w.a = a;
+	w.isa = isa;
+	init_walk(&w);
+	w.heads_inside = all <= ATTND_X86_ROWS;
+	if (w.heads_inside) {
+		for (w.step = 0; w.step < w.steps; w.step++)
+			if (take_rows(&w, 0, all))
+				for (uint32_t h = a->head; h < a->head + a->num_heads; h++)
+					attend_tile(&w, h, true);
+		return;
+	}
+	for (uint32_t h = a->head; h < a->head + a->num_heads; h++)
+		for (uint32_t u = 0; u < all; u += ATTND_X86_ROWS)
+			for (w.step = 0; w.step < w.steps; w.step++)
+				if (take_rows(&w, u, min_u32(ATTND_X86_ROWS, all - u)))
+					attend_tile(&w, h, u == 0);
+}

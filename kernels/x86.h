@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the x86-64 attend kernels share: the tile that they work on, and the loops around it.
+ *
+ * In:   attend's arguments and one ISA's arithmetic (struct attnd_x86_isa).
+ * Out:  calls of that arithmetic, one tile after the other, with addresses worked out.
+ * Next: x86.c walks; attend_avx512*.c, attend_avx2.c and attend_amx.c compute.
+ *
+ * A tile is one step (128 tokens) of one KV head with up to 64 query rows. Every sum's order is
+ * fixed by positions in the step: a score adds dims in order, a weight sum adds tokens into lanes
+ * by position, acc adds tokens in order. Invisible tokens weigh 0 and V is finite (or zeroed, see
+ * x86.c), so rows that share a tile change nothing in each other.
+ */
+#ifndef ATTND_KERNELS_X86_H
+#define ATTND_KERNELS_X86_H
+
+#include "kernels.h"
+#include "partial.h"
+
+enum {
+	ATTND_X86_STEP = 128, /* tokens */
+	ATTND_X86_LANES = 16, /* tokens of a K group, dims of a V strip */
+	ATTND_X86_GROUPS = ATTND_X86_STEP / ATTND_X86_LANES,
+	ATTND_X86_ROWS = 64,   /* query rows of a tile */
+	ATTND_X86_STRIPS = 36, /* head_dim_v <= 576 */
+	ATTND_X86_PANEL = 4,   /* groups or strips that stand in L1 together */
+};
+
+struct attnd_x86_tile {
+	const struct attnd_attend_args *args;
+	uint32_t rows;	   /* query rows */
+	uint32_t groups;   /* 16-token groups that some row sees */
+	uint32_t position; /* of the first group's first token */
+	uint32_t k_rows;   /* stored rows of a K group: ceil(head_dim / k_ilv) */
+	uint32_t strips;   /* ceil(head_dim_v / 16) */
+	uint32_t v_rows;   /* stored rows of a V strip's group: 16 / v_ilv */
+	size_t v_stride;   /* bytes from a strip to the next */
+	size_t q_stride;   /* bytes from a packed query row to the next */
+
+	/* As stored; the tile to prefetch meanwhile (never NULL). */
+	const char *k[ATTND_X86_GROUPS], *v[ATTND_X86_GROUPS];
+	const char *next_k[ATTND_X86_GROUPS], *next_v[ATTND_X86_GROUPS];
+	const float *k_scales[ATTND_X86_GROUPS], *v_scales[ATTND_X86_GROUPS]; /* dynamic only */
+
+	float scale; /* score = scale * (q . k) in natural units; 1 once shaped */
+	float v_scale;
+	bool dynamic; /* scales a token */
+	bool shaped;  /* cap, ALiBi, dynamic scales or a scale <= 0: scores take a pass of their own */
+
+	const struct attnd_qrow *row[ATTND_X86_ROWS];
+	const uint16_t *visible[ATTND_X86_ROWS]; /* [groups] bits of tokens; NULL: all */
+	struct attnd_partial *partial[ATTND_X86_ROWS];
+	float slope[ATTND_X86_ROWS];
+
+	char *q;     /* [rows][q_stride], packed by pack_q */
+	float *s;    /* [rows][ATTND_X86_STEP]: scores, then weights in the form that values wants */
+	char *panel; /* for widened operands */
+};
+
+/* One kernel's arithmetic. */
+struct attnd_x86_isa {
+	/** One query row as scores wants it, zero beyond `dims` up to q_stride. */
+	void (*pack_q)(const void *q, uint32_t dims, char *ret_packed, size_t q_stride);
+	/** t->s = q . k for all rows and groups. */
+	void (*scores)(const struct attnd_x86_tile *t);
+	/** Scores to weights; partials' m and l move on, acc is rescaled where m moves. */
+	void (*softmax)(const struct attnd_x86_tile *t);
+	/** acc += weights . V for rows [first, first + n). */
+	void (*values)(const struct attnd_x86_tile *t, uint32_t first, uint32_t n);
+};
+
+/** The loops of attend. */
+void attnd_x86_attend(const struct attnd_attend_args *a, const struct attnd_x86_isa *isa);
+
+/** Scratch that attnd_x86_attend uses for this format. */
+uint32_t attnd_x86_scratch(const struct attnd_kv_format *fmt);
+
+#endif
