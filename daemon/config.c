@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <ini.h>
 #include <inttypes.h>
@@ -391,6 +392,8 @@ static int set_private_fd(struct loader *l, const char *value)
 
 	if (parse_number(value, 10, false, &fd) || fd > INT32_MAX)
 		return fail(l, "flag --private-fd: \"%s\" is not a descriptor", value);
+	if (fcntl((int)fd, F_GETFD) < 0)
+		return fail(l, "flag --private-fd: descriptor %s is not open", value);
 	l->cfg->private_fd = (int)fd;
 	return 0;
 }
@@ -595,6 +598,28 @@ void config_free(struct config *cfg)
 			free(*(char **)member(cfg, &keys[i]));
 	free(cfg->config_file);
 	*cfg = (struct config){.private_fd = -1};
+}
+
+int config_copy(struct config *ret, const struct config *cfg)
+{
+	struct config copy = *cfg;
+	bool short_of_memory = false;
+
+	for (size_t i = 0; i < CONFIG_NUM_KEYS; i++) {
+		if (keys[i].type == TYPE_STRING || keys[i].type == TYPE_CPUMASK) {
+			char **string = member(&copy, &keys[i]);
+
+			*string = strdup(*string);
+			short_of_memory |= !*string;
+		}
+	}
+	copy.config_file = cfg->config_file ? strdup(cfg->config_file) : NULL;
+	if (short_of_memory || (cfg->config_file && !copy.config_file)) {
+		config_free(&copy);
+		return -ENOMEM;
+	}
+	*ret = copy;
+	return 0;
 }
 
 void config_print(const struct config *cfg, FILE *out)

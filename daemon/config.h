@@ -113,6 +113,9 @@ int config_load(struct config *ret, char *const argv[], char *const env[], char 
 /** Free the strings. Fine on a zeroed struct. */
 void config_free(struct config *cfg);
 
+/** 0 or -ENOMEM. */
+int config_copy(struct config *ret, const struct config *cfg);
+
 /** As a file that config_load reads back to the same values, each with where it comes from. */
 void config_print(const struct config *cfg, FILE *out);
 
