@@ -42,20 +42,17 @@ static const struct tables int8_tables __attribute__((aligned(64))) = TABLES(INT
 static const struct tables e4m3_tables __attribute__((aligned(64))) = TABLES(E4M3_BF16);
 static const struct tables e5m2_tables __attribute__((aligned(64))) = TABLES(E5M2_BF16);
 
-enum bytes { BYTES_NONE, BYTES_INT8, BYTES_E4M3, BYTES_E5M2 };
-
 /* n rows of 16 byte pairs to rows of 16 bf16 pairs (an odd n writes one more); prefetches as many at `next`. */
-ATTND_INLINE void widen(enum bytes type, const char *src, const char *next, uint32_t n, char *dst)
+ATTND_INLINE void widen(const struct tables *t, bool int8, const char *src, const char *next, uint32_t n, char *dst)
 {
-	const struct tables *t = type == BYTES_INT8 ? &int8_tables : type == BYTES_E4M3 ? &e4m3_tables : &e5m2_tables;
 	const __m512i up0 = _mm512_load_si512(t->upper), up1 = _mm512_load_si512(t->upper + 64);
 	const __m512i lo0 = _mm512_load_si512(t->lower), lo1 = _mm512_load_si512(t->lower + 64);
 	const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), sign = _mm512_set1_epi8((char)0x80);
 
 	for (uint32_t i = 0; i < n; i += 2) {
-		__m512i x = _mm512_permutexvar_epi64(order,
-						     _mm512_maskz_loadu_epi64(i + 1 < n ? 0xff : 0x0f, src + i * 32));
-		__m512i mag = type == BYTES_INT8 ? _mm512_abs_epi8(x) : x;
+		__m512i row = _mm512_maskz_loadu_epi64(i + 1 < n ? 0xff : 0x0f, src + i * 32);
+		__m512i x = _mm512_permutexvar_epi64(order, row);
+		__m512i mag = int8 ? _mm512_abs_epi8(x) : x; /* a look-up ignores bit 7 */
 		__m512i up = _mm512_permutex2var_epi8(up0, mag, up1), lo = _mm512_permutex2var_epi8(lo0, mag, lo1);
 
 		_mm_prefetch(next + i * 32, _MM_HINT_T1);
@@ -63,6 +60,21 @@ ATTND_INLINE void widen(enum bytes type, const char *src, const char *next, uint
 		_mm512_store_si512(dst + i * 64, _mm512_unpacklo_epi8(lo, up));
 		_mm512_store_si512(dst + i * 64 + 64, _mm512_unpackhi_epi8(lo, up));
 	}
+}
+
+ATTND_INLINE void widen_int8(const char *src, const char *next, uint32_t n, char *dst)
+{
+	widen(&int8_tables, true, src, next, n, dst);
+}
+
+ATTND_INLINE void widen_e4m3(const char *src, const char *next, uint32_t n, char *dst)
+{
+	widen(&e4m3_tables, false, src, next, n, dst);
+}
+
+ATTND_INLINE void widen_e5m2(const char *src, const char *next, uint32_t n, char *dst)
+{
+	widen(&e5m2_tables, false, src, next, n, dst);
 }
 
 /* ---- The three stages ---- */
@@ -76,10 +88,11 @@ static void pack_q(const void *q, uint32_t dims, char *packed, size_t stride)
 	memset(packed + bytes, 0, used - bytes);
 }
 
-static __attribute__((noinline)) void score_groups(const struct attnd_x86_tile *t, const char *const *k,
-						   const char *const *next, uint32_t g, uint32_t n)
+static __attribute__((noinline)) void score_groups(const struct attnd_x86_tile *t, uint32_t k_rows,
+						   const char *const *k, const char *const *next, uint32_t g,
+						   uint32_t n)
 {
-	attnd_score_groups(ATTND_OPERAND_DP, t, k, next, g, n);
+	attnd_score_groups(ATTND_OPERAND_DP, t, k_rows, k, next, g, n);
 }
 
 static __attribute__((noinline)) void value_strips(const struct attnd_x86_tile *t, uint32_t first, uint32_t n,
@@ -89,50 +102,6 @@ static __attribute__((noinline)) void value_strips(const struct attnd_x86_tile *
 	attnd_value_strips(ATTND_OPERAND_DP, t, first, n, v, next, stride, j, num);
 }
 
-ATTND_INLINE void scores(enum bytes type, const struct attnd_x86_tile *t)
-{
-	for (uint32_t g = 0; g < t->groups; g += ATTND_X86_PANEL) {
-		uint32_t n = t->groups - g < ATTND_X86_PANEL ? t->groups - g : ATTND_X86_PANEL;
-		const char *k[ATTND_X86_PANEL];
-
-		if (type == BYTES_NONE) {
-			score_groups(t, t->k + g, t->next_k + g, g, n);
-			continue;
-		}
-		for (uint32_t i = 0; i < n; i++) {
-			char *to = t->panel + i * (t->k_rows + 1) * 64;
-
-			widen(type, t->k[g + i], t->next_k[g + i], t->k_rows, to);
-			k[i] = to;
-		}
-		score_groups(t, k, k, g, n);
-	}
-}
-
-ATTND_INLINE void values(enum bytes type, const struct attnd_x86_tile *t, uint32_t first, uint32_t n)
-{
-	const size_t strip = ATTND_X86_STEP / 2 * 64;
-
-	for (uint32_t j = 0; j < t->strips; j += ATTND_X86_PANEL) {
-		uint32_t num = t->strips - j < ATTND_X86_PANEL ? t->strips - j : ATTND_X86_PANEL;
-		const char *v[ATTND_X86_GROUPS], *next[ATTND_X86_GROUPS];
-
-		for (uint32_t g = 0; g < t->groups; g++) {
-			v[g] = t->v[g] + j * t->v_stride;
-			next[g] = t->next_v[g] + j * t->v_stride;
-			for (uint32_t c = 0; type != BYTES_NONE && c < num; c++)
-				widen(type, v[g] + c * t->v_stride, next[g] + c * t->v_stride, 8,
-				      t->panel + c * strip + g * 8 * 64);
-			if (type != BYTES_NONE)
-				v[g] = t->panel + g * 8 * 64;
-		}
-		if (type == BYTES_NONE)
-			value_strips(t, first, n, v, next, t->v_stride, j, num);
-		else
-			value_strips(t, first, n, v, v, strip, j, num);
-	}
-}
-
 static void softmax(const struct attnd_x86_tile *t)
 {
 	attnd_softmax_rows(true, t);
@@ -140,14 +109,14 @@ static void softmax(const struct attnd_x86_tile *t)
 
 /* ---- One kernel for each K/V type ---- */
 
-#define ATTEND(name, type)                                                                               \
+#define ATTEND(name, widen)                                                                              \
 	static void scores_##name(const struct attnd_x86_tile *t)                                        \
 	{                                                                                                \
-		scores(type, t);                                                                         \
+		attnd_scores(t, widen, 1, score_groups);                                                 \
 	}                                                                                                \
 	static void values_##name(const struct attnd_x86_tile *t, uint32_t first, uint32_t n)            \
 	{                                                                                                \
-		values(type, t, first, n);                                                               \
+		attnd_values(t, first, n, widen, 1, value_strips);                                       \
 	}                                                                                                \
 	attnd_attend_fn attnd_attend_bf16_##name##_avx512bf16;                                           \
 	void attnd_attend_bf16_##name##_avx512bf16(const struct attnd_attend_args *a)                    \
@@ -156,7 +125,7 @@ static void softmax(const struct attnd_x86_tile *t)
 		attnd_x86_attend(a, &isa);                                                               \
 	}
 
-ATTEND(bf16, BYTES_NONE)
-ATTEND(int8, BYTES_INT8)
-ATTEND(e4m3, BYTES_E4M3)
-ATTEND(e5m2, BYTES_E5M2)
+ATTEND(bf16, NULL)
+ATTEND(int8, widen_int8)
+ATTEND(e4m3, widen_e4m3)
+ATTEND(e5m2, widen_e5m2)

@@ -173,9 +173,9 @@ ATTND_INLINE void attnd_multiply(enum attnd_operand op, int m, int nv, __m512 su
 
 /* ---- Scores ---- */
 
-/* m rows from r, nv groups from g: each score adds its dims in order. */
+/* m rows from r, nv groups from g of `k_rows` operand rows: each score adds its dims in order. */
 ATTND_INLINE void attnd_score_block(enum attnd_operand op, int m, int nv, const struct attnd_x86_tile *t, uint32_t r,
-				    const char *const *k, const char *const *next, uint32_t g)
+				    uint32_t k_rows, const char *const *k, const char *const *next, uint32_t g)
 {
 	const char *q = t->q + r * t->q_stride;
 	__m512 sum[4][4];
@@ -186,7 +186,7 @@ ATTND_INLINE void attnd_score_block(enum attnd_operand op, int m, int nv, const 
 		for (int j = 0; j < nv; j++)
 			sum[i][j] = _mm512_setzero_ps();
 	}
-	for (uint32_t d = 0; d < t->k_rows; d++) {
+	for (uint32_t d = 0; d < k_rows; d++) {
 		size_t at = d * (size_t)ATTND_ROW_BYTES(op);
 
 		ATTND_UNROLL
@@ -204,40 +204,38 @@ ATTND_INLINE void attnd_score_block(enum attnd_operand op, int m, int nv, const 
 	}
 }
 
-#define ATTND_ROWS_LEFT(t, r) ((t)->rows - (r) < 4 ? (t)->rows - (r) : 4)
-
-ATTND_INLINE void attnd_score_rows(enum attnd_operand op, int nv, const struct attnd_x86_tile *t,
+ATTND_INLINE void attnd_score_rows(enum attnd_operand op, int nv, const struct attnd_x86_tile *t, uint32_t k_rows,
 				   const char *const *k, const char *const *next, uint32_t g)
 {
 	for (uint32_t r = 0; r < t->rows; r += 4, next = k) {
 		switch (t->rows - r) {
 		case 1:
-			attnd_score_block(op, 1, nv, t, r, k, next, g);
+			attnd_score_block(op, 1, nv, t, r, k_rows, k, next, g);
 			break;
 		case 2:
-			attnd_score_block(op, 2, nv, t, r, k, next, g);
+			attnd_score_block(op, 2, nv, t, r, k_rows, k, next, g);
 			break;
 		case 3:
-			attnd_score_block(op, 3, nv, t, r, k, next, g);
+			attnd_score_block(op, 3, nv, t, r, k_rows, k, next, g);
 			break;
 		default:
-			attnd_score_block(op, 4, nv, t, r, k, next, g);
+			attnd_score_block(op, 4, nv, t, r, k_rows, k, next, g);
 		}
 	}
 }
 
 /* Groups [g, g + n), n <= ATTND_X86_PANEL, whose operand rows stand at k[]. */
-ATTND_INLINE void attnd_score_groups(enum attnd_operand op, const struct attnd_x86_tile *t, const char *const *k,
-				     const char *const *next, uint32_t g, uint32_t n)
+ATTND_INLINE void attnd_score_groups(enum attnd_operand op, const struct attnd_x86_tile *t, uint32_t k_rows,
+				     const char *const *k, const char *const *next, uint32_t g, uint32_t n)
 {
 	if (n == 4) {
-		attnd_score_rows(op, 4, t, k, next, g);
+		attnd_score_rows(op, 4, t, k_rows, k, next, g);
 		return;
 	}
 	if (n & 2)
-		attnd_score_rows(op, 2, t, k, next, g);
+		attnd_score_rows(op, 2, t, k_rows, k, next, g);
 	if (n & 1)
-		attnd_score_rows(op, 1, t, k + (n & 2), next + (n & 2), g + (n & 2));
+		attnd_score_rows(op, 1, t, k_rows, k + (n & 2), next + (n & 2), g + (n & 2));
 }
 
 /* ---- Values ---- */
@@ -326,6 +324,62 @@ ATTND_INLINE void attnd_value_strips(enum attnd_operand op, const struct attnd_x
 		rest_next[g] = next[g] + (num & 2) * stride;
 	}
 	attnd_value_rows(op, 1, t, first, n, rest, rest_next, stride, j + (num & 2));
+}
+
+/* ---- Whole tiles ---- */
+
+/* n stored rows to operand rows at dst; prefetches as many stored rows at `next`. */
+typedef void attnd_widen_fn(const char *src, const char *next, uint32_t n, char *dst);
+typedef void attnd_score_groups_fn(const struct attnd_x86_tile *t, uint32_t k_rows, const char *const *k,
+				   const char *const *next, uint32_t g, uint32_t n);
+typedef void attnd_value_strips_fn(const struct attnd_x86_tile *t, uint32_t first, uint32_t n, const char *const *v,
+				   const char *const *next, size_t stride, uint32_t j, uint32_t num);
+
+/* widen NULL: K is read where it lies. Otherwise a stored row becomes `ilv` operand rows of 64 bytes. */
+ATTND_INLINE void attnd_scores(const struct attnd_x86_tile *t, attnd_widen_fn *widen, uint32_t ilv,
+			       attnd_score_groups_fn *score_groups)
+{
+	for (uint32_t g = 0; g < t->groups; g += ATTND_X86_PANEL) {
+		uint32_t n = t->groups - g < ATTND_X86_PANEL ? t->groups - g : ATTND_X86_PANEL;
+		const char *k[ATTND_X86_PANEL];
+
+		if (!widen) {
+			score_groups(t, t->k_rows, t->k + g, t->next_k + g, g, n);
+			continue;
+		}
+		for (uint32_t i = 0; i < n; i++) {
+			char *to = t->panel + (size_t)i * (t->k_rows + 1) * ilv * 64;
+
+			widen(t->k[g + i], t->next_k[g + i], t->k_rows, to);
+			k[i] = to;
+		}
+		score_groups(t, t->k_rows * ilv, k, k, g, n);
+	}
+}
+
+ATTND_INLINE void attnd_values(const struct attnd_x86_tile *t, uint32_t first, uint32_t n, attnd_widen_fn *widen,
+			       uint32_t ilv, attnd_value_strips_fn *value_strips)
+{
+	const size_t group = (size_t)t->v_rows * ilv * 64, strip = group * ATTND_X86_GROUPS;
+
+	for (uint32_t j = 0; j < t->strips; j += ATTND_X86_PANEL) {
+		uint32_t num = t->strips - j < ATTND_X86_PANEL ? t->strips - j : ATTND_X86_PANEL;
+		const char *v[ATTND_X86_GROUPS], *next[ATTND_X86_GROUPS];
+
+		for (uint32_t g = 0; g < t->groups; g++) {
+			v[g] = t->v[g] + j * t->v_stride;
+			next[g] = t->next_v[g] + j * t->v_stride;
+			for (uint32_t c = 0; widen && c < num; c++)
+				widen(v[g] + c * t->v_stride, next[g] + c * t->v_stride, t->v_rows,
+				      t->panel + c * strip + g * group);
+			if (widen)
+				v[g] = t->panel + g * group;
+		}
+		if (widen)
+			value_strips(t, first, n, v, v, strip, j, num);
+		else
+			value_strips(t, first, n, v, next, t->v_stride, j, num);
+	}
 }
 
 /* ---- Softmax ---- */
