@@ -44,8 +44,8 @@ extern "C" {
 #define ATTND_VERSION_MINOR 1
 #define ATTND_VERSION_PATCH 0
 
-typedef struct attnd attnd_t;	  /* a connection (one session) */
-typedef uint64_t attnd_job_t;	  /* names one submitted job of a connection; never 0, never reused */
+typedef struct attnd attnd_t; /* a connection (one session) */
+typedef uint64_t attnd_job_t; /* names one submitted job of a connection; never 0, never reused */
 
 enum attnd_dtype {
 	ATTND_F32,
@@ -71,14 +71,15 @@ enum attnd_layout {
 /* ---- Connection ---- */
 
 struct attnd_connect_options {
-	const char *socket;	   /* NULL: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock, else /run/attnd/attnd.sock */
-	const char *name;	   /* up to 31 bytes, shown by attnctl; NULL: the program's name */
-	uint64_t timeout_us;	   /* of connecting, and of each reconnection; 0: 5 s */
-	uint32_t queue_entries;	   /* jobs that may be in flight, a power of two 8..4096; 0: 256 */
-	const uint8_t *engine_id;  /* 16 bytes; NULL: an engine of its own */
-	int engine_create;	   /* 1: make the engine engine_id, 0: join it */
-	int owner_pidfd;	   /* a pidfd whose process ends the engine this makes; 0 or less: none. Not consumed */
+	const char *socket;  /* NULL: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock, else /run/attnd/attnd.sock */
+	const char *name;    /* up to 31 bytes, shown by attnctl; NULL: the program's name */
+	uint64_t timeout_us; /* of connecting, and of each reconnection; 0: 5 s */
+	uint32_t queue_entries;	  /* jobs that may be in flight, a power of two 8..4096; 0: 256 */
+	const uint8_t *engine_id; /* 16 bytes; NULL: an engine of its own */
+	int engine_create;	  /* 1: make the engine engine_id, 0: join it */
+	int owner_pidfd; /* a pidfd whose process ends the engine this makes; 0 or less: none. Not consumed */
 	uint64_t default_deadline_us; /* for jobs and calls that give none; 0: 30 s */
+	int64_t spin_us; /* that a wait looks before it sleeps; negative: none; 0: 50, on two CPUs 10, on one none */
 };
 
 /**
@@ -150,7 +151,7 @@ struct attnd_cache_desc {
 	enum attnd_dtype kv_dtype;
 	enum attnd_scale_mode scale_mode;
 	enum attnd_layout layout;
-	int v_in_k;		 /* MLA: V is the first head_dim_v values of K; jobs bring no v */
+	int v_in_k; /* MLA: V is the first head_dim_v values of K; jobs bring no v */
 };
 
 struct attnd_cache_info {
@@ -200,8 +201,8 @@ struct attnd_params {
 	int causal;		 /* 0: every row sees all keys of its sequence; needs ATTND_ROW_NONCAUSAL */
 	enum attnd_dtype q_dtype, out_dtype; /* f32, f16, bf16 */
 	enum attnd_dtype kv_in_dtype;	     /* of k and v in jobs: q_dtype, or the cache's */
-	const float *sinks;	 /* [num_heads] or NULL; copied */
-	const float *alibi;	 /* slopes [num_heads] or NULL; copied */
+	const float *sinks;		     /* [num_heads] or NULL; copied */
+	const float *alibi;		     /* slopes [num_heads] or NULL; copied */
 	uint64_t q_token_stride, q_head_stride, k_token_stride, k_head_stride;
 	uint64_t v_token_stride, v_head_stride, out_token_stride, out_head_stride;
 	uint64_t k_scales_delta, v_scales_delta; /* already quantised int8 input with dynamic scales: where float
@@ -253,13 +254,13 @@ struct attnd_row {
 	uint32_t num_tokens;	/* >= 1 */
 	uint32_t flags;		/* ATTND_ROW_NONCAUSAL or 0 */
 	uint64_t publish_upto;	/* other processes may see the sequence's tokens below this once the plan has ended */
-	const uint64_t *mask;	/* visibility of the row's own tokens, [num_tokens][ceil(num_tokens / 64)] words, LSB first
-				   (tree speculation; never published), or NULL */
+	const uint64_t *mask;	/* visibility of the row's own tokens, [num_tokens][ceil(num_tokens / 64)] words, LSB
+				   first   (tree speculation; never published), or NULL */
 };
 
 enum {
-	ATTND_ROW_NONCAUSAL = 1, /* for jobs whose parameters are not causal: nothing is taken over from the cache, and
-				    the row and all that follows it in its sequence is never published */
+	ATTND_ROW_NONCAUSAL = 1, /* for jobs whose parameters are not causal: nothing is taken over from the cache,
+				    and the row and all that follows it in its sequence is never published */
 };
 
 struct attnd_row_status {
@@ -284,8 +285,8 @@ int attnd_plan_async(attnd_t *a, uint32_t tag, uint32_t cache, const struct attn
 int attnd_plan_end(attnd_t *a, uint32_t tag);
 
 enum {
-	ATTND_LAST = 1,	 /* the last job of the plan: its success makes the tokens part of the sequences */
-	ATTND_NO_KV = 2, /* brings no k and v; attends to those of src_layer, written in this plan */
+	ATTND_LAST = 1,	  /* the last job of the plan: its success makes the tokens part of the sequences */
+	ATTND_NO_KV = 2,  /* brings no k and v; attends to those of src_layer, written in this plan */
 	ATTND_NO_OUT = 4, /* stores k and v only */
 };
 
@@ -326,9 +327,9 @@ int attnd_extend_once(attnd_t *a, uint32_t cache, const struct attnd_row *rows, 
 
 struct attnd_result {
 	attnd_job_t job;
-	int32_t status;	 /* 0 or a negative errno */
+	int32_t status; /* 0 or a negative errno */
 	uint32_t reserved;
-	uint64_t value;	 /* seq_open: tokens cached; namespace: its id; otherwise 0 */
+	uint64_t value; /* seq_open: tokens cached; namespace: its id; otherwise 0 */
 };
 
 /**
