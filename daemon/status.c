@@ -45,7 +45,7 @@ static json_t *status_json(const struct control *ctl)
 	return json_pack("{s:s s:s s:i s:s s:f s:b s:s s:s s:s s:I s:I s:I s:o s:o}", "version", ATTND_VERSION, "abi",
 			 abi, "pid", (int)getpid(), "instance", instance, "uptime_s", uptime, "draining",
 			 ctl->draining, "event_loop", loop_name(ctl->loop), "socket", ctl->cfg.socket, "admin_socket",
-			 ctl->cfg.admin_socket, "rss_bytes", (json_int_t)memory_resident(), "connected_sessions",
+			 ctl->cfg.admin_socket, "rss_bytes", (json_int_t)memory_resident(), "sessions",
 			 (json_int_t)ctl->num_sessions, "arena_bytes", (json_int_t)ctl->arena_bytes, "cpu",
 			 cpu_json(&ctl->cfg), "config", config_json(&ctl->cfg));
 }
