@@ -18,3 +18,25 @@ CFLAGS_kernels_attend_avx512bf16 := -O3 $(AVX512_FLAGS) -mavx512vbmi -mavx512bf1
 else
 KERNELS_OBJS := $(filter-out $(O)/kernels/x86.o $(O)/kernels/attend_avx%.o $(O)/kernels/attend_amx.o,$(KERNELS_OBJS))
 endif
+
+# Files of the other architecture: anything with rvv in its name.
+ifeq ($(filter riscv64%,$(shell $(CC) -dumpmachine)),)
+KERNELS_OBJS := $(foreach o,$(KERNELS_OBJS),$(if $(findstring rvv,$(o)),,$(o)))
+endif
+
+# riscv64: base V, Zvfh and Zvfbfwma in files of their own; nothing is built for one VLEN. The RVV
+# intrinsics are clang's (gcc 14 lacks those of bf16). Tuning for p670 keeps clang's scheduler from
+# running one accumulator's chain of multiplications ahead of the others'.
+RVV_OBJS := $(addprefix $(O)/kernels/,attend_rvv.o tiles_rvv.o tiles_rvv_f16.o tiles_rvv_bf16.o)
+ifneq ($(filter riscv64%,$(shell $(CC) -dumpmachine)),)
+ifeq ($(findstring clang,$(CC)),)
+$(RVV_OBJS): CC := clang-19
+endif
+RVV_FLAGS := -mtune=sifive-p670 -march=rv64gcv
+CFLAGS_kernels_attend_rvv := $(RVV_FLAGS)
+CFLAGS_kernels_tiles_rvv := $(RVV_FLAGS)
+CFLAGS_kernels_tiles_rvv_f16 := $(RVV_FLAGS)_zvfh
+CFLAGS_kernels_tiles_rvv_bf16 := $(RVV_FLAGS)_zvfbfwma
+else
+KERNELS_OBJS := $(filter-out $(RVV_OBJS),$(KERNELS_OBJS))
+endif
