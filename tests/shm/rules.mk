@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+$(eval $(call cmocka_test,tests/shm/test_region))
+$(eval $(call cmocka_test,tests/shm/test_ring))
