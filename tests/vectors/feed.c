@@ -15,7 +15,7 @@
 
 #include "../../client/examples/half.h"
 
-enum { PLAN_TAG = 7, PARAMS_ID = 3 };
+enum { PLAN_TAG = 7, PREFIX_PARAMS = 2, CASE_PARAMS = 3 };
 
 /* Tokens [start, start + n) of a sequence: a row of a plan. */
 struct span {
@@ -194,8 +194,11 @@ static int open_cache(struct feed *f)
 	}
 	if (!rc) {
 		f->what = "attnd_params_set";
-		rc = attnd_params_set(f->a, PARAMS_ID, &params);
+		rc = attnd_params_set(f->a, CASE_PARAMS, &params);
+		params.causal = 1; /* an ordinary prefix, that others may see */
 	}
+	if (!rc)
+		rc = attnd_params_set(f->a, PREFIX_PARAMS, &params);
 	return rc;
 }
 
@@ -252,11 +255,8 @@ static void scatter(struct feed *f, uint32_t num_spans)
 	}
 }
 
-/* Rows that nobody else may see are published up to their prefix. */
 static int plan_spans(struct feed *f, uint32_t num_spans, int with_out)
 {
-	int hidden = with_out && (f->c->mask || !f->c->causal);
-
 	for (uint32_t i = 0; i < num_spans; i++) {
 		const struct span *s = &f->spans[i];
 		f->rows[i] = (struct attnd_row){
@@ -264,7 +264,8 @@ static int plan_spans(struct feed *f, uint32_t num_spans, int with_out)
 			.start = s->start,
 			.tokens = f->tokens + f->key_at[s->seq] + s->start,
 			.num_tokens = s->n,
-			.publish_upto = hidden ? s->start : s->start + s->n,
+			.flags = with_out && !f->c->causal ? ATTND_ROW_NONCAUSAL : 0u,
+			.publish_upto = s->start + s->n,
 			.mask = with_out && f->c->mask ? f->masks[s->seq] : NULL,
 		};
 	}
@@ -276,7 +277,7 @@ static int run_spans(struct feed *f, uint32_t num_spans, int with_out)
 {
 	struct attnd_attend attend = {
 		.plan = PLAN_TAG,
-		.params = PARAMS_ID,
+		.params = with_out ? CASE_PARAMS : PREFIX_PARAMS,
 		.flags = ATTND_LAST | (with_out ? 0u : ATTND_NO_OUT),
 		.q = f->q,
 		.k = f->k,
