@@ -1,0 +1,656 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Caches (cache.h): blocks, holds, eviction, slabs. */
+#include "cache.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns.h"
+
+#define NONE ATTND_BLOCK_NONE
+
+/* ---- The LRU list of evictable leaves ---- */
+
+enum { LRU_LOOK = 16 };
+
+static void lru_remove(struct cache *c, uint32_t id)
+{
+	struct block_aux *a = cache_aux(c, id);
+
+	*(a->prev == NONE ? &c->lru_first : &cache_aux(c, a->prev)->next) = a->next;
+	*(a->next == NONE ? &c->lru_last : &cache_aux(c, a->next)->prev) = a->prev;
+	a->prev = a->next = NONE;
+}
+
+/* Between prev and next. */
+static void lru_link(struct cache *c, uint32_t id, uint32_t prev, uint32_t next)
+{
+	struct block_aux *a = cache_aux(c, id);
+
+	a->prev = prev;
+	a->next = next;
+	*(prev == NONE ? &c->lru_first : &cache_aux(c, prev)->next) = id;
+	*(next == NONE ? &c->lru_last : &cache_aux(c, next)->prev) = id;
+}
+
+/*
+ * By last use. A block that was just released is the newest; a parent whose last child was just
+ * evicted is as old as the oldest. Only one that was used later than its children lies between:
+ * a few steps from either end are looked at, so that this stays O(1).
+ */
+static void lru_insert(struct cache *c, uint32_t id)
+{
+	uint64_t use = cache_aux(c, id)->last_use;
+	uint32_t at = c->lru_last;
+
+	if (at == NONE || cache_aux(c, at)->last_use <= use) {
+		lru_link(c, id, at, NONE);
+		return;
+	}
+	at = c->lru_first;
+	for (int i = 0; i < LRU_LOOK && at != NONE; i++) {
+		if (cache_aux(c, at)->last_use >= use) {
+			lru_link(c, id, cache_aux(c, at)->prev, at);
+			return;
+		}
+		at = cache_aux(c, at)->next;
+	}
+	at = c->lru_last;
+	for (int i = 0; i < LRU_LOOK && at != NONE && cache_aux(c, at)->last_use > use; i++)
+		at = cache_aux(c, at)->prev;
+	lru_link(c, id, at, at == NONE ? c->lru_first : cache_aux(c, at)->next);
+}
+
+/* ---- Holds ---- */
+
+/* A block's hold has passed from 0 to 1: so have, perhaps, its ancestors'. */
+static void hold_up(struct cache *c, uint32_t id)
+{
+	while (cache_aux(c, id)->state == BLOCK_PUBLIC) {
+		struct block_aux *a = cache_aux(c, id);
+		uint32_t parent = cache_block(c, id)->parent;
+
+		c->evictable--;
+		if (!a->kids)
+			lru_remove(c, id);
+		if (parent == NONE || cache_aux(c, parent)->held_kids++ || cache_aux(c, parent)->refs)
+			return;
+		id = parent;
+	}
+}
+
+static void release_up(struct cache *c, uint32_t id)
+{
+	while (cache_aux(c, id)->state == BLOCK_PUBLIC) {
+		struct block_aux *a = cache_aux(c, id);
+		uint32_t parent = cache_block(c, id)->parent;
+
+		c->evictable++;
+		a->last_use = c->clock;
+		if (!a->kids)
+			lru_insert(c, id);
+		if (parent == NONE || --cache_aux(c, parent)->held_kids || cache_aux(c, parent)->refs)
+			return;
+		id = parent;
+	}
+}
+
+static void put_free(struct cache *c, uint32_t id)
+{
+	struct block_aux *a = cache_aux(c, id);
+	uint32_t chain = a->chain;
+
+	*a = (struct block_aux){.state = BLOCK_FREE,
+				.next = c->free_head,
+				.prev = NONE,
+				.first_kid = NONE,
+				.kid_prev = NONE,
+				.kid_next = NONE,
+				.chain = chain};
+	c->free_head = id;
+	c->free++;
+}
+
+void cache_ref(struct cache *c, uint32_t id)
+{
+	struct block_aux *a = cache_aux(c, id);
+
+	a->refs++;
+	if (aux_hold(a) == 1)
+		hold_up(c, id);
+}
+
+void cache_unref(struct cache *c, uint32_t id)
+{
+	struct block_aux *a = cache_aux(c, id);
+
+	a->refs--;
+	if (aux_hold(a))
+		return;
+	a->owner = 0;
+	a->frozen = false;
+	a->fill = 0;
+	if (a->state == BLOCK_PUBLIC) {
+		c->clock++;
+		release_up(c, id);
+	} else {
+		put_free(c, id);
+	}
+}
+
+/* ---- Publishing and eviction ---- */
+
+static void index_key(void *ctx, uint32_t id, struct attnd_index_key *ret)
+{
+	struct cache *c = ctx;
+	const struct attnd_block *b = cache_block(c, id);
+
+	*ret = (struct attnd_index_key){b->ns, b->parent, b->first, cache_tokens(c, id)[b->first]};
+}
+
+static uint32_t *index_next(void *ctx, uint32_t id)
+{
+	return &cache_aux(ctx, id)->chain;
+}
+
+void cache_publish(struct cache *c, uint32_t id, uint32_t ns, uint32_t parent, uint32_t first, uint32_t count,
+		   uint32_t position)
+{
+	struct attnd_block *b = cache_block(c, id);
+	struct block_aux *a = cache_aux(c, id);
+
+	b->parent = parent;
+	b->parent_generation = parent == NONE ? 0 : cache_block(c, parent)->generation;
+	b->ns = ns;
+	b->first = (uint16_t)first;
+	b->position = position;
+	b->hash = 0;
+	a->state = BLOCK_PUBLIC;
+	ns_ref(c->ns, ns);
+	if (parent != NONE) {
+		struct block_aux *p = cache_aux(c, parent);
+
+		if (!p->kids && !aux_hold(p))
+			lru_remove(c, parent);
+		p->kids++;
+		a->kid_next = p->first_kid;
+		if (p->first_kid != NONE)
+			cache_aux(c, p->first_kid)->kid_prev = id;
+		p->first_kid = id;
+		p->held_kids++; /* a publisher holds what it publishes */
+		if (aux_hold(p) == 1)
+			hold_up(c, parent);
+	}
+	/* B2: all fields first, then count. */
+	atomic_store_explicit(&b->count, (uint16_t)count, memory_order_release);
+	attnd_index_insert(&c->index, id);
+}
+
+/* Out of the tree; hold is 0 and there are no children. */
+static void unpublish(struct cache *c, uint32_t id)
+{
+	struct attnd_block *b = cache_block(c, id);
+	struct block_aux *a = cache_aux(c, id);
+	uint32_t parent = b->parent;
+
+	/* B3: recycling is count = 0, unlink, generation + 1, reuse. */
+	atomic_store_explicit(&b->count, 0, memory_order_release);
+	lru_remove(c, id);
+	c->evictable--;
+	attnd_index_remove(&c->index, id);
+	if (parent != NONE) {
+		struct block_aux *p = cache_aux(c, parent);
+
+		*(a->kid_prev == NONE ? &p->first_kid : &cache_aux(c, a->kid_prev)->kid_next) = a->kid_next;
+		if (a->kid_next != NONE)
+			cache_aux(c, a->kid_next)->kid_prev = a->kid_prev;
+		if (!--p->kids && !aux_hold(p)) {
+			p->last_use = p->last_use > a->last_use ? p->last_use : a->last_use;
+			lru_insert(c, parent);
+		}
+	}
+	ns_unref(c->ns, b->ns);
+	b->generation++;
+	c->evicted++;
+}
+
+bool cache_evict(struct cache *c)
+{
+	uint32_t id = c->lru_first;
+
+	if (id == NONE)
+		return false;
+	unpublish(c, id);
+	put_free(c, id);
+	return true;
+}
+
+/* An idle block with everything below it: nothing below an idle block is held. */
+static void evict_subtree(struct cache *c, uint32_t top)
+{
+	uint32_t id = top;
+
+	for (;;) {
+		uint32_t kid = cache_aux(c, id)->first_kid, parent = cache_block(c, id)->parent;
+
+		if (kid != NONE) {
+			id = kid;
+			continue;
+		}
+		unpublish(c, id);
+		put_free(c, id);
+		if (id == top)
+			return;
+		id = parent;
+	}
+}
+
+/* ---- Slabs ---- */
+
+static int grow_extents(struct cache *c)
+{
+	uint32_t cap = c->cap_ext ? c->cap_ext * 2 : 4;
+	struct block_extent *e = realloc(c->ext, cap * sizeof(*e));
+
+	if (!e)
+		return -ENOMEM;
+	c->ext = e;
+	c->cap_ext = cap;
+	return 0;
+}
+
+static void list_extent(struct cache *c, uint32_t i)
+{
+	struct attnd_meta_region *m = c->pool->meta;
+	struct attnd_extent *list = (struct attnd_extent *)((char *)m + m->extents_offset);
+
+	list[(size_t)c->id * m->num_slabs + i] = c->ext[i].mem;
+	__atomic_store_n(&m->caches[c->id].num_extents, i + 1, __ATOMIC_RELEASE);
+}
+
+/* An extent without a slab, made if there is none. */
+static int vacant_extent(struct cache *c, uint32_t *ret)
+{
+	uint32_t n = c->blocks_per_slab, i;
+	uint64_t bytes = n * (sizeof(struct attnd_block) + c->block_size * sizeof(uint64_t) + c->flag_bytes);
+	struct block_extent e = {.slab = UINT32_MAX};
+
+	for (i = 0; i < c->num_ext; i++) {
+		if (c->ext[i].slab == UINT32_MAX) {
+			*ret = i;
+			return 0;
+		}
+	}
+	if ((c->num_ext == c->cap_ext && grow_extents(c)) || attnd_index_reserve(&c->index, (i + 1) * n))
+		return -ENOMEM;
+	e.aux = calloc(n, sizeof(*e.aux));
+	if (!e.aux)
+		return -ENOMEM;
+	if (pool_extent_alloc(c->pool, bytes, &e.mem)) {
+		free(e.aux);
+		return -ENOMEM;
+	}
+	e.block = pool_extent_at(c->pool, &e.mem);
+	e.tokens = (uint64_t *)(e.block + n);
+	e.flags = (uint8_t *)(e.tokens + (size_t)n * c->block_size);
+	for (uint32_t b = 0; b < n; b++)
+		atomic_store_explicit(&e.block[b].place, ATTND_PLACE_NONE, memory_order_relaxed);
+	c->ext[c->num_ext++] = e;
+	list_extent(c, i);
+	*ret = i;
+	return 0;
+}
+
+static int add_slab(struct cache *c)
+{
+	struct block_extent *e;
+	uint32_t i;
+	int64_t slab;
+
+	if (!c->pool->num_free || vacant_extent(c, &i))
+		return -ENOMEM;
+	slab = pool_take_slab(c->pool, c->id, i);
+	if (slab < 0)
+		return -ENOMEM;
+	e = &c->ext[i];
+	e->slab = (uint32_t)slab;
+	/*
+	 * What another cache left in the slab may read as NaN here: every tile is flagged, and so
+	 * cleared before its first use.
+	 */
+	memset(e->flags, 1, (size_t)c->blocks_per_slab * c->flag_bytes);
+	for (uint32_t b = c->blocks_per_slab; b-- > 0;) {
+		atomic_store_explicit(&e->block[b].place, (uint64_t)slab << 32 | b, memory_order_release);
+		e->aux[b].chain = NONE;
+		put_free(c, i * c->blocks_per_slab + b);
+	}
+	c->total += c->blocks_per_slab;
+	return 0;
+}
+
+/* Blocks of an extent that somebody holds. */
+static uint32_t held_blocks(const struct cache *c, const struct block_extent *e)
+{
+	uint32_t held = 0;
+
+	for (uint32_t b = 0; b < c->blocks_per_slab; b++)
+		held += aux_hold(&e->aux[b]) != 0;
+	return held;
+}
+
+static void give_slab(struct cache *c, uint32_t ext)
+{
+	struct block_extent *e = &c->ext[ext];
+	uint32_t lo = ext * c->blocks_per_slab, hi = lo + c->blocks_per_slab;
+
+	for (uint32_t id = lo; id < hi; id++)
+		if (cache_aux(c, id)->state == BLOCK_PUBLIC)
+			evict_subtree(c, id);
+	for (uint32_t *p = &c->free_head; *p != NONE;) {
+		uint32_t id = *p;
+
+		if (id < lo || id >= hi) {
+			p = &cache_aux(c, id)->next;
+			continue;
+		}
+		*p = cache_aux(c, id)->next;
+		cache_aux(c, id)->state = BLOCK_VACANT;
+		atomic_store_explicit(&cache_block(c, id)->place, ATTND_PLACE_NONE, memory_order_release);
+		c->free--;
+	}
+	c->total -= c->blocks_per_slab;
+	pool_return_slab(c->pool, e->slab);
+	e->slab = UINT32_MAX;
+}
+
+/* Blocks that grants of `c` do not need: what it may lose. */
+static bool can_spare_slab(const struct cache *c)
+{
+	return c->free + c->evictable >= c->outstanding + c->blocks_per_slab &&
+	       c->total >= c->granted + c->blocks_per_slab;
+}
+
+/* Take the slab of another cache whose blocks were all idle. */
+static int steal_slab(struct cache *c)
+{
+	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++) {
+		struct cache *o = c->pool->caches[i];
+
+		if (!o || o == c || !can_spare_slab(o))
+			continue;
+		for (uint32_t e = 0; e < o->num_ext; e++) {
+			if (o->ext[e].slab == UINT32_MAX || held_blocks(o, &o->ext[e]))
+				continue;
+			give_slab(o, e);
+			return add_slab(c);
+		}
+	}
+	return -ENOMEM;
+}
+
+bool cache_has_room(const struct cache *c, uint64_t need, uint64_t own)
+{
+	uint64_t have = c->free + c->evictable;
+
+	need += c->outstanding - own;
+
+	have += (uint64_t)c->pool->num_free * c->blocks_per_slab;
+	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES && have < need; i++) {
+		const struct cache *o = c->pool->caches[i];
+		uint64_t spare;
+
+		if (!o || o == c || !can_spare_slab(o))
+			continue;
+		spare = (o->free + o->evictable - o->outstanding) / o->blocks_per_slab;
+		for (uint32_t e = 0; e < o->num_ext && spare && have < need; e++) {
+			if (o->ext[e].slab != UINT32_MAX && !held_blocks(o, &o->ext[e])) {
+				have += c->blocks_per_slab;
+				spare--;
+			}
+		}
+	}
+	return have >= need;
+}
+
+uint64_t cache_capacity(const struct cache *c)
+{
+	return (uint64_t)c->pool->num_slabs * c->blocks_per_slab * c->block_size;
+}
+
+int cache_back_grant(struct cache *c, uint64_t blocks)
+{
+	while (c->total < blocks)
+		if (add_slab(c) && steal_slab(c))
+			return -ENOMEM;
+	return 0;
+}
+
+uint32_t cache_alloc(struct cache *c)
+{
+	struct block_aux *a;
+	uint32_t id;
+
+	if (c->free_head == NONE && add_slab(c) && !cache_evict(c))
+		(void)steal_slab(c);
+	id = c->free_head;
+	if (id == NONE)
+		return NONE;
+	a = cache_aux(c, id);
+	c->free_head = a->next;
+	c->free--;
+	*a = (struct block_aux){.state = BLOCK_PRIVATE,
+				.refs = 1,
+				.chain = NONE,
+				.prev = NONE,
+				.next = NONE,
+				.first_kid = NONE,
+				.kid_prev = NONE,
+				.kid_next = NONE};
+	return id;
+}
+
+/* ---- Life ---- */
+
+struct cache *cache_find(struct pool *p, const char *realm, const struct attnd_wire_cache *id)
+{
+	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++) {
+		struct cache *c = p->caches[i];
+
+		if (c && !strcmp(c->realm, realm) && !memcmp(&c->identity, id, sizeof(*id)))
+			return c;
+	}
+	return NULL;
+}
+
+/* A place in the table: unused, else that of a cache nobody has open. */
+static int table_slot(struct pool *p)
+{
+	struct cache *idle = NULL;
+
+	for (int i = 0; i < ATTND_MAX_POOL_CACHES; i++) {
+		struct cache *c = p->caches[i];
+
+		if (!c)
+			return i;
+		if (!c->engines && (!idle || c->total < idle->total))
+			idle = c;
+	}
+	if (!idle)
+		return -ENOSPC;
+	int i = (int)idle->id;
+	cache_destroy(idle);
+	return i;
+}
+
+static int set_format(struct cache *c, uint64_t features, enum attnd_wire_field *field)
+{
+	const struct attnd_wire_cache *id = &c->identity;
+	struct attnd_kv_spec spec = {
+		.num_kv_heads = id->num_kv_heads,
+		.group = id->num_heads / id->num_kv_heads,
+		.head_dim = id->head_dim,
+		.head_dim_v = id->head_dim_v,
+		.block_size = id->block_size,
+		.dtype = (enum attnd_kdtype)id->kv_dtype,
+		.scale = (enum attnd_kscale)id->scale_mode,
+		.layout = (enum attnd_klayout)id->layout,
+		.v_in_k = id->v_in_k,
+	};
+	int r = attnd_format_init(features, &spec, &c->fmt, &c->ops);
+
+	if (r) {
+		*field = ATTND_FIELD_KV_DTYPE;
+		return r;
+	}
+	c->block_size = id->block_size;
+	while ((UINT32_C(1) << c->slots_shift) < c->block_size)
+		c->slots_shift++;
+	c->block_bytes = (uint64_t)id->num_layers * c->fmt.layer_bytes;
+	c->blocks_per_slab = (uint32_t)(c->pool->slab_bytes / c->block_bytes);
+	c->flag_bytes = id->num_layers * id->num_kv_heads;
+	if (!c->blocks_per_slab) {
+		*field = ATTND_FIELD_BLOCK_BYTES;
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static void describe(const struct cache *c)
+{
+	struct attnd_meta_cache *m = &c->pool->meta->caches[c->id];
+
+	m->num_extents = 0;
+	m->identity = c->identity;
+	memcpy(m->realm, c->realm, sizeof(m->realm));
+	m->layout_id = c->fmt.layout_id;
+	m->layout_version = c->fmt.layout_version;
+	m->k_lanes = c->fmt.k_lanes;
+	m->k_ilv = c->fmt.k_ilv;
+	m->v_lanes = c->fmt.v_lanes;
+	m->v_ilv = c->fmt.v_ilv;
+	m->blocks_per_slab = c->blocks_per_slab;
+	m->block_bytes = (uint32_t)c->block_bytes;
+	atomic_store_explicit(&m->used, 1, memory_order_release);
+}
+
+int cache_create(struct pool *p, struct ns_table *ns, const char *realm, const struct attnd_wire_cache *id,
+		 uint64_t features, enum attnd_wire_field *field, struct cache **ret)
+{
+	struct cache *c = calloc(1, sizeof(*c));
+	int slot, r;
+
+	*field = ATTND_FIELD_NONE;
+	if (!c)
+		return -ENOMEM;
+	c->pool = p;
+	c->ns = ns;
+	c->identity = *id;
+	strncpy(c->realm, realm, sizeof(c->realm) - 1);
+	c->free_head = c->lru_first = c->lru_last = NONE;
+	r = set_format(c, features, field);
+	if (r)
+		goto fail;
+	c->scales = calloc(id->num_layers, sizeof(*c->scales));
+	if (!c->scales) {
+		r = -ENOMEM;
+		goto fail;
+	}
+	r = attnd_index_init(&c->index, index_key, index_next, c);
+	if (r)
+		goto fail;
+	slot = table_slot(p);
+	if (slot < 0) {
+		*field = ATTND_FIELD_CACHE;
+		r = slot;
+		goto fail;
+	}
+	c->id = (uint32_t)slot;
+	p->caches[slot] = c;
+	describe(c);
+	*ret = c;
+	return 0;
+fail:
+	attnd_index_destroy(&c->index);
+	free(c->scales);
+	free(c);
+	return r;
+}
+
+void cache_destroy(struct cache *c)
+{
+	if (!c)
+		return;
+	atomic_store_explicit(&c->pool->meta->caches[c->id].used, 0, memory_order_release);
+	while (cache_evict(c))
+		;
+	for (uint32_t i = 0; i < c->num_ext; i++) {
+		if (c->ext[i].slab != UINT32_MAX)
+			pool_return_slab(c->pool, c->ext[i].slab);
+		pool_extent_free(c->pool, &c->ext[i].mem);
+		free(c->ext[i].aux);
+	}
+	c->pool->caches[c->id] = NULL;
+	attnd_index_destroy(&c->index);
+	free(c->ext);
+	free(c->scales);
+	free(c);
+}
+
+/* ---- Checking ---- */
+
+static const char *check_block(const struct cache *c, uint32_t id)
+{
+	const struct block_aux *a = cache_aux(c, id);
+	const struct attnd_block *b = cache_block(c, id);
+	uint32_t kids = 0, held = 0;
+
+	if (a->state != BLOCK_PUBLIC)
+		return cache_count(c, id) ? "an unpublished block has a count" : NULL;
+	if (!cache_count(c, id) || cache_count(c, id) > c->block_size || b->first >= cache_count(c, id))
+		return "count or first out of range";
+	if (b->parent != NONE && b->parent_generation != cache_block(c, b->parent)->generation)
+		return "parent of another generation";
+	if (b->parent != NONE && b->first && cache_block(c, b->parent)->first >= b->first)
+		return "a sibling's parent begins no earlier";
+	for (uint32_t k = a->first_kid; k != NONE; k = cache_aux(c, k)->kid_next) {
+		kids++;
+		held += aux_hold(cache_aux(c, k)) != 0;
+		if (cache_block(c, k)->parent != id)
+			return "a child of another parent";
+	}
+	if (kids != a->kids || held != a->held_kids)
+		return "children miscounted";
+	struct attnd_index_key key;
+	index_key((void *)c, id, &key);
+	return attnd_index_find(&c->index, &key) == id ? NULL : "a published block is not in the index";
+}
+
+const char *cache_check(const struct cache *c)
+{
+	uint64_t free = 0, idle = 0, total = 0, listed = 0, leaves = 0, pub = 0;
+
+	for (uint32_t id = 0; id < c->num_ext * c->blocks_per_slab; id++) {
+		const struct block_aux *a = cache_aux(c, id);
+		const char *bad = check_block(c, id);
+
+		if (bad)
+			return bad;
+		total += a->state != BLOCK_VACANT;
+		free += a->state == BLOCK_FREE;
+		pub += a->state == BLOCK_PUBLIC;
+		if (a->state == BLOCK_PRIVATE && !a->refs)
+			return "a private block without a reference";
+		if (a->state == BLOCK_PUBLIC && !aux_hold(a)) {
+			idle++;
+			leaves += !a->kids;
+		}
+	}
+	for (uint32_t id = c->lru_first; id != NONE; id = cache_aux(c, id)->next)
+		listed++;
+	if (total != c->total || free != c->free || idle != c->evictable)
+		return "free + evictable + referenced != total";
+	if (listed != leaves)
+		return "the LRU list is not the evictable leaves";
+	return pub == c->index.used ? NULL : "the index holds more than the published blocks";
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A cache: one KV geometry in a realm, its blocks, who holds them and which go first.
+ *
+ * In:   an identity; the pool's slabs.
+ * Out:  blocks with their places; free + evictable + referenced == total after every call.
+ * Next: tree.c links published blocks, engine.c and plan.c hold them.
+ *
+ * A block is vacant (no place), free, private (held, unpublished) or public (in the tree).
+ * hold = refs + held children; a public block with hold 0 is evictable, and stands in the LRU
+ * list when it is a leaf. One owner: the leader.
+ */
+#ifndef ATTND_DAEMON_CACHE_H
+#define ATTND_DAEMON_CACHE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../kernels/kernels.h"
+#include "../shm/index.h"
+#include "../shm/meta.h"
+#include "pool.h"
+
+struct ns_table;
+
+enum block_state { BLOCK_VACANT, BLOCK_FREE, BLOCK_PRIVATE, BLOCK_PUBLIC };
+
+/* What is derived from the descriptors, or lives no longer than the sequences. */
+struct block_aux {
+	uint64_t last_use;
+	uint64_t owner; /* serial of the sequence that may write in place; 0: none */
+	uint32_t refs;
+	uint32_t held_kids;
+	uint32_t kids;
+	uint32_t chain;	     /* child index */
+	uint32_t prev, next; /* LRU list; free list by next */
+	uint32_t first_kid, kid_prev, kid_next;
+	uint16_t fill; /* slots [count, fill) hold private tokens of the owner, or of several if frozen */
+	uint8_t state;
+	bool frozen; /* several sequences hold private slots: nobody writes in place */
+};
+
+struct block_extent {
+	struct attnd_block *block;
+	uint64_t *tokens;
+	uint8_t *flags; /* [blocks][layers][kv heads] */
+	struct block_aux *aux;
+	struct attnd_extent mem;
+	uint32_t slab; /* UINT32_MAX: its blocks are vacant */
+};
+
+struct layer_scales {
+	float k, v;
+	bool set, written;
+};
+
+struct cache {
+	struct pool *pool;
+	struct ns_table *ns;
+	uint32_t id; /* in pool->caches */
+	char realm[80];
+	struct attnd_wire_cache identity;
+	struct attnd_kv_format fmt; /* of a node */
+	struct attnd_ops ops;
+	uint32_t block_size;
+	uint32_t slots_shift; /* log2(block_size) */
+	uint64_t block_bytes; /* on a node */
+	uint32_t blocks_per_slab;
+	uint32_t flag_bytes; /* of a block */
+	struct block_extent *ext;
+	uint32_t num_ext, cap_ext;
+	struct attnd_index index;
+	uint32_t free_head;
+	uint32_t lru_first, lru_last; /* evictable leaves, oldest first */
+	uint64_t clock;
+	uint64_t total, free, evictable; /* blocks; referenced = total - free - evictable */
+	uint64_t outstanding;		 /* blocks that grants still guarantee beyond what their engines use */
+	uint64_t granted;		 /* blocks, sum of the grants */
+	uint64_t evicted, copied;
+	struct layer_scales *scales; /* [layers] */
+	uint32_t engines;	     /* that opened it */
+};
+
+static inline struct block_extent *cache_ext(const struct cache *c, uint32_t id)
+{
+	return &c->ext[id / c->blocks_per_slab];
+}
+static inline struct attnd_block *cache_block(const struct cache *c, uint32_t id)
+{
+	return &c->ext[id / c->blocks_per_slab].block[id % c->blocks_per_slab];
+}
+static inline struct block_aux *cache_aux(const struct cache *c, uint32_t id)
+{
+	return &c->ext[id / c->blocks_per_slab].aux[id % c->blocks_per_slab];
+}
+static inline uint64_t *cache_tokens(const struct cache *c, uint32_t id)
+{
+	return cache_ext(c, id)->tokens + (size_t)(id % c->blocks_per_slab) * c->block_size;
+}
+static inline uint8_t *cache_flags(const struct cache *c, uint32_t id)
+{
+	return cache_ext(c, id)->flags + (size_t)(id % c->blocks_per_slab) * c->flag_bytes;
+}
+/** Offset of a block's piece on each node. */
+static inline uint64_t cache_offset(const struct cache *c, uint32_t id)
+{
+	uint64_t place = atomic_load_explicit(&cache_block(c, id)->place, memory_order_relaxed);
+
+	return (place >> 32) * c->pool->slab_bytes + (place & UINT32_MAX) * c->block_bytes;
+}
+static inline uint32_t cache_count(const struct cache *c, uint32_t id)
+{
+	return atomic_load_explicit(&cache_block(c, id)->count, memory_order_relaxed);
+}
+static inline uint32_t aux_hold(const struct block_aux *a)
+{
+	return a->refs + a->held_kids;
+}
+
+/** Find the cache of this realm and identity, or NULL. */
+struct cache *cache_find(struct pool *p, const char *realm, const struct attnd_wire_cache *id);
+
+/**
+ * Make one. The identity has been validated. `field` names what was wrong: -EINVAL (block larger
+ * than a slab), -ENOSPC (caches), -ENOMEM.
+ */
+int cache_create(struct pool *p, struct ns_table *ns, const char *realm, const struct attnd_wire_cache *id,
+		 uint64_t features, enum attnd_wire_field *field, struct cache **ret);
+/** Evicts everything and returns its slabs; no engine has it open. */
+void cache_destroy(struct cache *c);
+
+/**
+ * Whether `need` blocks more can be referenced by an engine whose own unused guarantee is `own`,
+ * with what the grants of others leave.
+ */
+bool cache_has_room(const struct cache *c, uint64_t need, uint64_t own);
+
+/** Tokens that the pool could hold of this cache alone. */
+uint64_t cache_capacity(const struct cache *c);
+
+/** Set slabs aside until `blocks` blocks are there. 0 or -ENOMEM. */
+int cache_back_grant(struct cache *c, uint64_t blocks);
+
+/** A private block with one reference: free, else a new slab, else by eviction. ATTND_BLOCK_NONE: none. */
+uint32_t cache_alloc(struct cache *c);
+
+void cache_ref(struct cache *c, uint32_t id);
+/** Drop a reference; a private block without any is freed. */
+void cache_unref(struct cache *c, uint32_t id);
+
+/**
+ * Put a private block into the tree under `parent` (or the namespace's root): its slots
+ * [first, count) are its own. Everything else of the descriptor is set here.
+ */
+void cache_publish(struct cache *c, uint32_t id, uint32_t ns, uint32_t parent, uint32_t first, uint32_t count,
+		   uint32_t position);
+
+/** Evict one leaf. False if there is none. */
+bool cache_evict(struct cache *c);
+
+/** Full scan: the counters and links against what they are derived from. Tests; 0 or a text. */
+const char *cache_check(const struct cache *c);
+
+#endif

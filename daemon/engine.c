@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Engines and sequences (engine.h). */
+#include "engine.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns.h"
+#include "plan.h"
+
+/* ---- Engines ---- */
+
+int engine_create(struct engine_table *t, const uint8_t *id, struct realm *realm, uid_t uid, uint32_t owner,
+		  struct engine **ret)
+{
+	struct engine *e = calloc(1, sizeof(*e));
+
+	if (!e)
+		return -ENOMEM;
+	e->num_buckets = 64;
+	e->buckets = calloc(e->num_buckets, sizeof(*e->buckets));
+	e->ns = calloc(4, sizeof(*e->ns));
+	if (!e->buckets || !e->ns) {
+		free(e->buckets);
+		free(e->ns);
+		free(e);
+		return -ENOMEM;
+	}
+	e->cap_ns = 4;
+	e->num_ns = 1;
+	if (id) {
+		memcpy(e->id, id, sizeof(e->id));
+		e->named = true;
+	}
+	e->realm = realm;
+	e->uid = uid;
+	e->owner = owner;
+	e->sessions = 1;
+	e->max_seqs = t->max_seqs;
+	e->next = t->first;
+	t->first = e;
+	*ret = e;
+	return 0;
+}
+
+struct engine *engine_find(struct engine_table *t, const uint8_t *id)
+{
+	struct engine *e;
+
+	for (e = t->first; e; e = e->next)
+		if (e->named && !e->dead && e->sessions && !memcmp(e->id, id, sizeof(e->id)))
+			break;
+	return e;
+}
+
+static void engine_free(struct engine_table *t, struct engine *e)
+{
+	struct engine **p;
+
+	for (p = &t->first; *p != e; p = &(*p)->next)
+		;
+	*p = e->next;
+	for (uint32_t i = 0; i < e->num_caches; i++) {
+		engine_grant(e, i, 0, 0);
+		e->caches[i].cache->engines--;
+	}
+	for (uint32_t i = 1; i < e->num_ns; i++)
+		ns_unref(t->ns, e->ns[i]);
+	free(e->buckets);
+	free(e->ns);
+	free(e);
+}
+
+void engine_leave(struct engine_table *t, struct engine *e)
+{
+	if (--e->sessions)
+		return;
+	while (engine_close_some(e, UINT32_MAX))
+		;
+	engine_free(t, e);
+}
+
+/* Change what an engine uses or is granted, and with it what its cache must keep for it. */
+static void set_use(struct engine *e, uint32_t i, uint64_t grant, uint64_t used)
+{
+	struct cache *c = e->caches[i].cache;
+
+	c->outstanding -= engine_room(e, i);
+	c->granted -= e->caches[i].grant;
+	e->caches[i].grant = grant;
+	e->caches[i].used = used;
+	c->granted += grant;
+	c->outstanding += engine_room(e, i);
+}
+
+void engine_use(struct engine *e, uint32_t i, int64_t blocks)
+{
+	set_use(e, i, e->caches[i].grant, e->caches[i].used + (uint64_t)blocks);
+}
+
+static struct answer opened(const struct engine *e, uint32_t i)
+{
+	const struct cache *c = e->caches[i].cache;
+
+	return (struct answer){.value = i | (uint64_t)c->fmt.step << 16 | (uint64_t)c->fmt.chunk << 32,
+			       .limit = cache_capacity(c)};
+}
+
+struct answer engine_cache_open(struct engine *e, struct pool *p, struct ns_table *ns,
+				const struct attnd_wire_cache *id, bool create, uint64_t features)
+{
+	struct cache *c = cache_find(p, e->realm->name, id);
+	struct answer a = ANSWER_OK;
+	uint32_t i;
+
+	for (i = 0; i < e->num_caches; i++)
+		if (e->caches[i].cache == c)
+			return opened(e, i);
+	if (!c && !create)
+		return ANSWER_BAD(ENOENT, CACHE, 0);
+	if (e->num_caches == ATTND_MAX_CACHES)
+		return ANSWER_BAD(ENOSPC, CACHE, ATTND_MAX_CACHES);
+	if (!c) {
+		a.res = cache_create(p, ns, e->realm->name, id, features, &a.field, &c);
+		if (a.res) {
+			a.limit = a.field == ATTND_FIELD_BLOCK_BYTES ? p->slab_bytes : 0;
+			return a;
+		}
+	}
+	c->engines++;
+	e->caches[e->num_caches++] = (struct engine_cache){.cache = c};
+	return opened(e, i);
+}
+
+struct answer engine_grant(struct engine *e, uint32_t i, uint64_t tokens, uint32_t sequences)
+{
+	struct cache *c;
+	uint64_t blocks, old, slabs = 0;
+
+	if (i >= e->num_caches)
+		return ANSWER_BAD(ENOENT, CACHE, e->num_caches);
+	c = e->caches[i].cache;
+	if (tokens > cache_capacity(c))
+		return ANSWER_BAD(ENOMEM, GRANT_TOKENS, cache_capacity(c));
+	blocks = ((tokens + c->block_size - 1) >> c->slots_shift) + 2ull * sequences;
+	old = e->caches[i].grant;
+	for (uint32_t k = 0; k < ATTND_MAX_POOL_CACHES; k++) {
+		const struct cache *o = c->pool->caches[k];
+		uint64_t g = o ? o->granted - (o == c ? old : 0) + (o == c ? blocks : 0) : 0;
+
+		slabs += o ? (g + o->blocks_per_slab - 1) / o->blocks_per_slab : 0;
+	}
+	if (slabs > c->pool->num_slabs)
+		return ANSWER_BAD(ENOMEM, GRANT_TOKENS,
+				  (c->pool->num_slabs) * (uint64_t)c->blocks_per_slab * c->block_size);
+	if (blocks > old && !cache_has_room(c, blocks - old, engine_room(e, i)))
+		return ANSWER_BAD(ENOMEM, GRANT_TOKENS, 0);
+	if (cache_back_grant(c, c->granted - old + blocks))
+		return ANSWER_BAD(ENOMEM, GRANT_TOKENS, 0);
+	set_use(e, i, blocks, e->caches[i].used);
+	return ANSWER_VALUE(blocks);
+}
+
+struct answer engine_namespace(struct engine *e, struct ns_table *ns, const void *fields, size_t bytes)
+{
+	uint32_t id, i;
+	int r = ns_get(ns, fields, bytes, &id);
+
+	if (r)
+		return (struct answer){.res = r, .field = ATTND_FIELD_NAMESPACE_FIELDS, .limit = ATTND_MAX_NS_BYTES};
+	for (i = 0; i < e->num_ns; i++) {
+		if (e->ns[i] == id) {
+			ns_unref(ns, id);
+			return ANSWER_VALUE(i);
+		}
+	}
+	if (e->num_ns == ATTND_MAX_NAMESPACES) {
+		ns_unref(ns, id);
+		return ANSWER_BAD(ENOSPC, NAMESPACE, ATTND_MAX_NAMESPACES);
+	}
+	if (e->num_ns == e->cap_ns) {
+		uint32_t *n = realloc(e->ns, 2ull * e->cap_ns * sizeof(*n));
+
+		if (!n) {
+			ns_unref(ns, id);
+			return ANSWER_BAD(ENOMEM, NAMESPACE, 0);
+		}
+		e->ns = n;
+		e->cap_ns *= 2;
+	}
+	e->ns[e->num_ns++] = id;
+	return ANSWER_VALUE(i);
+}
+
+/* ---- Sequences by key ---- */
+
+static struct seq **bucket_of(const struct engine *e, uint64_t key)
+{
+	uint64_t h = key * UINT64_C(0x9e3779b97f4a7c15);
+
+	return &e->buckets[(h >> 32 ^ h) & (e->num_buckets - 1)];
+}
+
+struct seq *seq_find(const struct engine *e, uint64_t key)
+{
+	struct seq *s = *bucket_of(e, key);
+
+	while (s && s->key != key)
+		s = s->bucket_next;
+	return s;
+}
+
+static void grow_buckets(struct engine *e)
+{
+	struct seq **b = calloc(2ull * e->num_buckets, sizeof(*b));
+
+	if (!b)
+		return; /* longer chains */
+	free(e->buckets);
+	e->buckets = b;
+	e->num_buckets *= 2;
+	for (struct seq *s = e->seqs; s; s = s->next) {
+		struct seq **p = bucket_of(e, s->key);
+
+		if (s->closed)
+			continue;
+		s->bucket_next = *p;
+		*p = s;
+	}
+}
+
+static int seq_make(struct engine_table *t, struct engine *e, uint64_t key, uint32_t ns, struct seq **ret)
+{
+	struct seq *s, **b;
+
+	if (e->num_seqs >= e->max_seqs)
+		return -ENOSPC;
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return -ENOMEM;
+	if (e->num_seqs > e->num_buckets)
+		grow_buckets(e);
+	s->key = key;
+	s->serial = ++t->serial;
+	s->engine = e;
+	s->ns = ns;
+	for (int i = 0; i < ATTND_MAX_CACHES; i++) {
+		held_init(&s->in[i].held, s->serial);
+		s->in[i].pending_trim = UINT64_MAX;
+	}
+	b = bucket_of(e, key);
+	s->bucket_next = *b;
+	*b = s;
+	s->next = e->seqs;
+	if (e->seqs)
+		e->seqs->prev = s;
+	e->seqs = s;
+	e->num_seqs++;
+	realm_count(e->realm, sequences, 1);
+	*ret = s;
+	return 0;
+}
+
+static void seq_free(struct seq *s)
+{
+	struct engine *e = s->engine;
+
+	for (uint32_t i = 0; i < e->num_caches; i++) {
+		int64_t blocks = s->in[i].held.num;
+
+		held_destroy(&s->in[i].held, e->caches[i].cache);
+		engine_use(e, i, -blocks);
+	}
+	*(s->prev ? &s->prev->next : &e->seqs) = s->next;
+	if (s->next)
+		s->next->prev = s->prev;
+	e->num_seqs--;
+	free(s);
+}
+
+/* Gone by name at once; its blocks stay while a plan uses them. */
+static void seq_retire(struct seq *s, const void *by)
+{
+	struct seq **p;
+
+	for (p = bucket_of(s->engine, s->key); *p != s; p = &(*p)->bucket_next)
+		;
+	*p = s->bucket_next;
+	s->closed = true;
+	realm_count(s->engine->realm, closes, 1);
+	realm_count(s->engine->realm, sequences, -1);
+	for (uint32_t i = 0; i < s->engine->num_caches; i++)
+		if (s->in[i].plan)
+			plan_let_go(s->in[i].plan, by);
+}
+
+uint32_t engine_close_some(struct engine *e, uint32_t n)
+{
+	uint32_t done = 0;
+
+	for (struct seq *s; done < n; done++) {
+		for (s = e->seqs; s && s->closed; s = s->next)
+			;
+		if (!s)
+			break;
+		seq_close(e, s->key, NULL);
+	}
+	return done;
+}
+
+static void trim_in(struct seq *s, uint32_t i, uint64_t length)
+{
+	struct engine *e = s->engine;
+	int64_t before = s->in[i].held.num;
+
+	held_trim(&s->in[i].held, e->caches[i].cache, length);
+	engine_use(e, i, (int64_t)s->in[i].held.num - before);
+}
+
+void seq_plan_done(struct seq *s, uint32_t i)
+{
+	s->in[i].plan = NULL;
+	if (s->in[i].pending_trim != UINT64_MAX) {
+		trim_in(s, i, s->in[i].pending_trim);
+		s->in[i].pending_trim = UINT64_MAX;
+	}
+	if (!--s->plans && s->closed)
+		seq_free(s);
+}
+
+/* ---- Requests ---- */
+
+static struct answer match_all(struct seq *s, const uint64_t *tokens, uint64_t n)
+{
+	struct engine *e = s->engine;
+	uint64_t hit = n;
+
+	for (uint32_t i = 0; i < e->num_caches; i++) {
+		struct held *h = &s->in[i].held;
+
+		if (held_match(h, e->caches[i].cache, s->ns, tokens, hit, engine_room(e, i)))
+			return ANSWER_BAD(ENOMEM, TOKENS, 0);
+		engine_use(e, i, h->num);
+		hit = h->length < hit ? h->length : hit;
+	}
+	for (uint32_t i = 0; i < e->num_caches; i++)
+		trim_in(s, i, hit);
+	return ANSWER_VALUE(hit);
+}
+
+struct answer seq_open(struct engine_table *t, struct engine *e, uint64_t key, uint32_t ns_handle,
+		       const uint64_t *tokens, uint64_t n, uint64_t max_match)
+{
+	struct seq *s = seq_find(e, key);
+	struct answer a;
+	int r;
+
+	if (s)
+		return s->used ? ANSWER_BAD(EEXIST, SEQUENCE, 0) : ANSWER_VALUE(s->answer);
+	if (!e->num_caches)
+		return ANSWER_BAD(EINVAL, CACHE, 0);
+	if (ns_handle >= e->num_ns)
+		return ANSWER_BAD(ENOENT, NAMESPACE, e->num_ns);
+	r = seq_make(t, e, key, e->ns[ns_handle], &s);
+	if (r)
+		return (struct answer){.res = r, .field = ATTND_FIELD_SEQUENCES, .limit = e->max_seqs};
+	a = match_all(s, tokens, n < max_match ? n : max_match);
+	if (a.res) {
+		seq_retire(s, NULL);
+		seq_free(s);
+		return a;
+	}
+	s->answer = a.value;
+	realm_count(e->realm, opens, 1);
+	realm_count(e->realm, query_tokens, n);
+	realm_count(e->realm, hit_tokens, a.value);
+	return a;
+}
+
+/* Ranks may be a step apart: what the furthest one holds. */
+static uint64_t longest(const struct seq *s)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < s->engine->num_caches; i++)
+		n = s->in[i].held.length > n ? s->in[i].held.length : n;
+	return n;
+}
+
+struct answer seq_fork(struct engine_table *t, struct engine *e, uint64_t key, uint64_t new_key, uint64_t length)
+{
+	struct seq *s = seq_find(e, key), *f;
+	int r;
+
+	if (!s)
+		return ANSWER_BAD(ENOENT, SEQUENCE, 0);
+	if (seq_find(e, new_key))
+		return ANSWER_BAD(EEXIST, SEQUENCE, 0);
+	if (length > longest(s))
+		return ANSWER_BAD(ERANGE, LENGTH, longest(s));
+	r = seq_make(t, e, new_key, s->ns, &f);
+	if (r)
+		return (struct answer){.res = r, .field = ATTND_FIELD_SEQUENCES, .limit = e->max_seqs};
+	f->used = s->used = true;
+	for (uint32_t i = 0; i < e->num_caches && !r; i++) {
+		uint64_t n = s->in[i].held.length;
+
+		r = held_fork(&f->in[i].held, &s->in[i].held, e->caches[i].cache, length < n ? length : n);
+		if (!r)
+			engine_use(e, i, f->in[i].held.num);
+	}
+	if (r) {
+		seq_retire(f, NULL);
+		seq_free(f);
+		return ANSWER_BAD(ENOMEM, SEQUENCE, 0);
+	}
+	realm_count(e->realm, opens, 1);
+	return ANSWER_OK;
+}
+
+struct answer seq_trim(struct engine *e, uint64_t key, uint64_t length, const void *by)
+{
+	struct seq *s = seq_find(e, key);
+
+	if (!s)
+		return ANSWER_BAD(ENOENT, SEQUENCE, 0);
+	if (length > longest(s))
+		return ANSWER_BAD(ERANGE, LENGTH, longest(s));
+	s->used = true;
+	for (uint32_t i = 0; i < e->num_caches; i++) {
+		if (s->in[i].plan)
+			plan_let_go(s->in[i].plan, by);
+		if (!s->in[i].plan)
+			trim_in(s, i, length);
+		else if (length < s->in[i].pending_trim)
+			s->in[i].pending_trim = length;
+	}
+	return ANSWER_OK;
+}
+
+struct answer seq_close(struct engine *e, uint64_t key, const void *by)
+{
+	struct seq *s = seq_find(e, key);
+
+	if (!s)
+		return ANSWER_BAD(ENOENT, SEQUENCE, 0);
+	s->plans++; /* so that a plan's end does not free it under us */
+	seq_retire(s, by);
+	if (!--s->plans)
+		seq_free(s);
+	return ANSWER_OK;
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Engines: model runners as attnd sees them, with the sequences that their sessions share.
+ *
+ * In:   requests of its sessions. Out: sequences and their places in each of the engine's caches.
+ * Next: plan.c works on sequences.
+ *
+ * One owner: the leader.
+ */
+#ifndef ATTND_DAEMON_ENGINE_H
+#define ATTND_DAEMON_ENGINE_H
+
+#include <sys/types.h>
+
+#include "realm.h"
+#include "tree.h"
+
+struct plan;
+struct engine;
+
+/** What a request answers: goes into its CQE. */
+struct answer {
+	int32_t res;
+	enum attnd_wire_field field;
+	uint64_t value, limit;
+};
+#define ANSWER_OK	    ((struct answer){0})
+#define ANSWER_VALUE(v)	    ((struct answer){.value = (v)})
+#define ANSWER_BAD(e, f, l) ((struct answer){.res = -(e), .field = ATTND_FIELD_##f, .limit = (uint64_t)(l)})
+
+struct seq {
+	uint64_t key;
+	uint64_t serial;
+	struct engine *engine;
+	struct seq *bucket_next;
+	struct seq *prev, *next; /* all of the engine */
+	uint32_t ns;
+	uint32_t plans;	 /* live plans that name it, one a cache */
+	bool used;	 /* a plan row, trim or fork came: open no longer repeats its answer */
+	bool closed;	 /* gone by name; freed when no plan names it */
+	uint64_t answer; /* of open */
+	struct {
+		struct held held;
+		struct plan *plan;     /* live, or NULL */
+		uint64_t pending_trim; /* for when the plan ends; UINT64_MAX: none */
+	} in[ATTND_MAX_CACHES];
+};
+
+struct engine_cache {
+	struct cache *cache;
+	uint64_t grant; /* blocks guaranteed */
+	uint64_t used;	/* blocks in its sequences' tables, plans included */
+};
+
+struct engine {
+	uint8_t id[16];
+	bool named; /* others may join by id */
+	bool dead;  /* its owner has ended */
+	struct realm *realm;
+	uid_t uid;
+	uint32_t owner; /* id of the session that made it */
+	uint32_t sessions;
+	struct engine_cache caches[ATTND_MAX_CACHES];
+	uint32_t num_caches;
+	uint32_t *ns; /* handle -> namespace id; handle 0 is id 0 */
+	uint32_t num_ns, cap_ns;
+	struct seq **buckets;
+	uint32_t num_buckets, num_seqs, max_seqs;
+	struct seq *seqs;
+	struct engine *next;
+};
+
+struct engine_table {
+	struct ns_table *ns;
+	struct engine *first;
+	uint64_t serial; /* of sequences */
+	uint64_t secret;
+	uint32_t max_seqs;
+};
+
+/** A new engine with one session. id NULL: nobody else can join it. */
+int engine_create(struct engine_table *t, const uint8_t *id, struct realm *realm, uid_t uid, uint32_t owner,
+		  struct engine **ret);
+struct engine *engine_find(struct engine_table *t, const uint8_t *id);
+/** One session leaves; the last one's leaving frees the engine once its sequences are gone. */
+void engine_leave(struct engine_table *t, struct engine *e);
+/** Close up to n sequences; returns how many it closed. For freeing in slices. */
+uint32_t engine_close_some(struct engine *e, uint32_t n);
+
+struct answer engine_cache_open(struct engine *e, struct pool *p, struct ns_table *ns,
+				const struct attnd_wire_cache *id, bool create, uint64_t features);
+struct answer engine_grant(struct engine *e, uint32_t cache, uint64_t tokens, uint32_t sequences);
+struct answer engine_namespace(struct engine *e, struct ns_table *ns, const void *fields, size_t bytes);
+
+struct seq *seq_find(const struct engine *e, uint64_t key);
+struct answer seq_open(struct engine_table *t, struct engine *e, uint64_t key, uint32_t ns_handle,
+		       const uint64_t *tokens, uint64_t n, uint64_t max_match);
+struct answer seq_fork(struct engine_table *t, struct engine *e, uint64_t key, uint64_t new_key, uint64_t length);
+/* `by`: the session that asks; NULL: the engine ends. */
+struct answer seq_trim(struct engine *e, uint64_t key, uint64_t length, const void *by);
+struct answer seq_close(struct engine *e, uint64_t key, const void *by);
+
+/** After a plan let go of a sequence in cache i: pending trims and closes take effect. */
+void seq_plan_done(struct seq *s, uint32_t i);
+
+/** Account for blocks that a sequence's table gained or lost in cache i. */
+void engine_use(struct engine *e, uint32_t i, int64_t blocks);
+
+/** Blocks that engine e's grant in cache i still guarantees beyond what it uses. */
+static inline uint64_t engine_room(const struct engine *e, uint32_t i)
+{
+	return e->caches[i].grant > e->caches[i].used ? e->caches[i].grant - e->caches[i].used : 0;
+}
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Execution: one layer of a plan.
+ *
+ * In:   a plan, a parameter set, pointers into the arena that intake has checked.
+ * Out:  K/V in the rows' blocks; out and lse in the arena.
+ * Next: kernels (attend, write, ...) by the cache's ops; then reply.c.
+ *
+ * A job has three phases: write K/V block by block (with the copy-on-write of a row's first
+ * block and the clearing of flagged tiles), attend (a tile of query rows x a range of heads x an
+ * aligned run of chunks, folded along the fixed binary tree over chunk indices), merge what
+ * several runs left of a tile. The list of items is made once for each (plan, window, causal) and reused by
+ * every layer. What an item computes depends on its tile and positions alone, never on who runs
+ * it or what else runs.
+ */
+#ifndef ATTND_DAEMON_EXEC_H
+#define ATTND_DAEMON_EXEC_H
+
+#include "plan.h"
+#include "team.h"
+
+/** A parameter set, copied and checked at registration. */
+struct params {
+	bool used;
+	bool causal;
+	uint32_t cache_index;
+	uint32_t sliding_window;
+	struct attnd_attn attn; /* k_scale, v_scale are filled a job */
+	enum attnd_kdtype kv_in, out;
+	float *sinks, *alibi; /* [num_heads] or NULL */
+	uint64_t q_token_stride, k_token_stride, k_head_stride, v_token_stride, v_head_stride;
+	uint64_t out_token_stride, out_head_stride;
+	uint64_t k_scales_delta, v_scales_delta;
+	uint32_t refs; /* running jobs; a replaced set is freed with the last */
+};
+
+struct job {
+	struct team_job team;
+	struct plan *plan;
+	struct params *params;
+	struct attnd_attn attn;
+	const struct work_list *work;
+	const char *bases[POOL_MAX_NODES];
+	uint32_t layer, src_layer;
+	uint32_t flags; /* ATTND_JOB_* */
+	bool store;	/* K/V of this job are to be written */
+	const char *q, *k, *v;
+	char *out;
+	float *lse;
+	_Atomic int error; /* -ENOMEM of a member; 0 */
+};
+
+/** Fill the team's part: items and counts. 0 or -ENOMEM. `threads`: members that will share it. */
+int exec_prepare(struct job *j, uint32_t threads);
+
+/** Whether the leader should run it alone: less than about 10 us of work. */
+bool exec_small(const struct job *j);
+
+void exec_free_work(struct work_list *w);
+
+#endif

@@ -1,0 +1,541 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Intake: SQEs are copied once, the copies validated, tags and ids resolved to objects.
+ *
+ * In:   the sessions' SQs. Out: answers; jobs for submit.c; plans for plan.c.
+ * Next: engine.c, plan.c, submit.c; reply.c.
+ *
+ * A session's requests run in the order of its ring. CANCEL and PING are answered as they are
+ * taken. Everything in the arena is copied before it is looked at (R6).
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../kernels/cpu.h"
+#include "lead.h"
+
+enum { RUN_AT_ONCE = 32 }; /* requests of one session between looks at the others */
+
+/* ---- The arena ---- */
+
+void *arena_at(const struct lead_session *ls, uint64_t offset, uint64_t bytes, uint32_t align)
+{
+	uint64_t index = offset >> ATTND_OFFSET_SHIFT, at = offset & ATTND_OFFSET_MASK;
+	const struct attnd_region *s = &ls->session->lead.segments[index];
+
+	if (!s->base || at % align || bytes > s->bytes || at > s->bytes - bytes)
+		return NULL;
+	return (char *)s->base + at;
+}
+
+/* Copy a range of the arena into the leader's buffer at `at`, which is grown. */
+static void *copy_in(struct leader *l, const struct lead_session *ls, uint64_t offset, uint64_t bytes, uint32_t align,
+		     size_t at)
+{
+	const void *src = arena_at(ls, offset, bytes, align);
+
+	if (!src)
+		return NULL;
+	if (at + bytes > l->copy_bytes) {
+		size_t size = (at + bytes) * 2;
+		void *p = realloc(l->copy, size);
+
+		if (!p)
+			return NULL;
+		l->copy = p;
+		l->copy_bytes = size;
+	}
+	memcpy((char *)l->copy + at, src, bytes);
+	return (char *)l->copy + at;
+}
+
+/* A payload of a fixed size. */
+static struct answer payload(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe, uint32_t bytes,
+			     void *ret)
+{
+	const void *p;
+
+	if (sqe->obj.bytes != bytes)
+		return ANSWER_BAD(EINVAL, LENGTH, bytes);
+	p = copy_in(l, ls, sqe->obj.payload, bytes, 1, 0);
+	if (!p)
+		return ANSWER_BAD(EFAULT, OFFSET, sqe->obj.payload);
+	memcpy(ret, p, bytes);
+	return ANSWER_OK;
+}
+
+static bool all_zero(const void *p, size_t bytes)
+{
+	const unsigned char *c = p;
+
+	while (bytes--)
+		if (*c++)
+			return false;
+	return true;
+}
+
+/* ---- Engines and caches ---- */
+
+int session_engine(struct leader *l, struct lead_session *ls)
+{
+	if (ls->engine)
+		return 0;
+	return engine_create(&l->engines, NULL, ls->realm, ls->session->uid, ls->session->id, &ls->engine);
+}
+
+static struct answer op_engine(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
+{
+	struct attnd_wire_engine w;
+	struct answer a = payload(l, ls, sqe, sizeof(w), &w);
+	struct engine *e;
+
+	if (a.res)
+		return a;
+	if (w.reserved[0] || w.reserved[1])
+		return ANSWER_BAD(EINVAL, RESERVED, 0);
+	if (all_zero(w.id, sizeof(w.id)))
+		return ANSWER_BAD(EINVAL, ENGINE_ID, 0);
+	if (ls->engine)
+		return ANSWER_BAD(EBUSY, ENGINE, 0);
+	e = engine_find(&l->engines, w.id);
+	if (sqe->flags & ATTND_ENGINE_CREATE) {
+		if (e)
+			return ANSWER_BAD(EEXIST, ENGINE_ID, 0);
+		a.res = engine_create(&l->engines, w.id, ls->realm, ls->session->uid, ls->session->id, &ls->engine);
+		return a;
+	}
+	/* Another's engine is as good as none: an id that is not yours tells you nothing. */
+	if (!e || e->uid != ls->session->uid || e->realm != ls->realm)
+		return ANSWER_BAD(ENOENT, ENGINE_ID, 0);
+	e->sessions++;
+	ls->engine = e;
+	return a;
+}
+
+static bool good_name(const char name[ATTND_MAX_NAME])
+{
+	size_t n = strnlen(name, ATTND_MAX_NAME);
+
+	for (size_t i = 0; i < n; i++)
+		if (name[i] < 0x20 || name[i] > 0x7e || name[i] == '/')
+			return false;
+	return n && all_zero(name + n, ATTND_MAX_NAME - n);
+}
+
+static bool good_scale(const struct attnd_wire_cache *w)
+{
+	if (w->kv_dtype <= ATTND_WIRE_BF16)
+		return w->scale_mode == ATTND_WIRE_SCALE_NONE;
+	if (w->kv_dtype == ATTND_WIRE_INT8)
+		return w->scale_mode == ATTND_WIRE_SCALE_STATIC || w->scale_mode == ATTND_WIRE_SCALE_DYNAMIC;
+	return w->scale_mode == ATTND_WIRE_SCALE_STATIC;
+}
+
+static struct answer check_identity(const struct attnd_wire_cache *w)
+{
+	uint32_t least = w->layout == ATTND_WIRE_BSHD ? 1 : ATTND_MIN_BLOCK_SIZE;
+
+	if (!good_name(w->name))
+		return ANSWER_BAD(EINVAL, NAME, ATTND_MAX_NAME);
+	if (!w->num_layers || w->num_layers > ATTND_MAX_LAYERS)
+		return ANSWER_BAD(EINVAL, NUM_LAYERS, ATTND_MAX_LAYERS);
+	if (!w->num_kv_heads || w->num_kv_heads > ATTND_MAX_HEADS)
+		return ANSWER_BAD(EINVAL, NUM_KV_HEADS, ATTND_MAX_HEADS);
+	if (!w->num_heads || w->num_heads > ATTND_MAX_HEADS || w->num_heads % w->num_kv_heads)
+		return ANSWER_BAD(EINVAL, NUM_HEADS, ATTND_MAX_HEADS);
+	if (!w->head_dim || w->head_dim > ATTND_MAX_HEAD_DIM)
+		return ANSWER_BAD(EINVAL, HEAD_DIM, ATTND_MAX_HEAD_DIM);
+	if (!w->head_dim_v || w->head_dim_v > (w->v_in_k ? w->head_dim : ATTND_MAX_HEAD_DIM))
+		return ANSWER_BAD(EINVAL, HEAD_DIM_V, w->v_in_k ? w->head_dim : ATTND_MAX_HEAD_DIM);
+	if (w->kv_dtype >= ATTND_WIRE_DTYPES)
+		return ANSWER_BAD(EINVAL, KV_DTYPE, ATTND_WIRE_DTYPES - 1);
+	if (w->scale_mode >= ATTND_WIRE_SCALES || !good_scale(w))
+		return ANSWER_BAD(EINVAL, SCALE_MODE, ATTND_WIRE_SCALES - 1);
+	if (w->layout >= ATTND_WIRE_LAYOUTS)
+		return ANSWER_BAD(EINVAL, LAYOUT, ATTND_WIRE_LAYOUTS - 1);
+	if (w->block_size < least || w->block_size > ATTND_MAX_BLOCK_SIZE || (w->block_size & (w->block_size - 1)))
+		return ANSWER_BAD(EINVAL, BLOCK_SIZE, ATTND_MAX_BLOCK_SIZE);
+	if (w->v_in_k > 1 || !all_zero(w->reserved, sizeof(w->reserved)))
+		return ANSWER_BAD(EINVAL, RESERVED, 0);
+	return ANSWER_OK;
+}
+
+static struct answer op_cache_open(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
+{
+	struct attnd_wire_cache w;
+	struct answer a = payload(l, ls, sqe, sizeof(w), &w);
+
+	if (a.res)
+		return a;
+	if (!w.block_size)
+		w.block_size = attnd_default_block_size(l->features);
+	a = check_identity(&w);
+	if (a.res)
+		return a;
+	if (session_engine(l, ls))
+		return ANSWER_BAD(ENOMEM, ENGINE, 0);
+	return engine_cache_open(ls->engine, &l->pool, &l->ns, &w, sqe->flags & ATTND_CACHE_CREATE, l->features);
+}
+
+static struct answer op_scales(struct lead_session *ls, const struct attnd_sqe *sqe)
+{
+	struct layer_scales *s;
+	struct cache *c;
+
+	if (sqe->scales.cache >= ls->engine->num_caches)
+		return ANSWER_BAD(ENOENT, CACHE, ls->engine->num_caches);
+	c = ls->engine->caches[sqe->scales.cache].cache;
+	if (c->identity.scale_mode != ATTND_WIRE_SCALE_STATIC)
+		return ANSWER_BAD(EINVAL, SCALE_MODE, c->identity.scale_mode);
+	if (sqe->layer >= c->identity.num_layers)
+		return ANSWER_BAD(EINVAL, LAYER, c->identity.num_layers - 1);
+	if (!(sqe->scales.k_scale > 0) || !isfinite(sqe->scales.k_scale))
+		return ANSWER_BAD(EINVAL, K_SCALE, 0);
+	if (!(sqe->scales.v_scale > 0) || !isfinite(sqe->scales.v_scale))
+		return ANSWER_BAD(EINVAL, V_SCALE, 0);
+	s = &c->scales[sqe->layer];
+	if (s->set && (s->k != sqe->scales.k_scale || s->v != sqe->scales.v_scale))
+		return ANSWER_BAD(EEXIST, K_SCALE, sqe->layer);
+	*s = (struct layer_scales){.k = sqe->scales.k_scale, .v = sqe->scales.v_scale, .set = true};
+	return ANSWER_OK;
+}
+
+static struct answer op_namespace(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
+{
+	const void *p;
+
+	if (sqe->obj.bytes > ATTND_MAX_NS_BYTES)
+		return ANSWER_BAD(EINVAL, NAMESPACE_FIELDS, ATTND_MAX_NS_BYTES);
+	p = copy_in(l, ls, sqe->obj.payload, sqe->obj.bytes, 1, 0);
+	if (sqe->obj.bytes && !p)
+		return ANSWER_BAD(EFAULT, OFFSET, sqe->obj.payload);
+	return engine_namespace(ls->engine, &l->ns, p, sqe->obj.bytes);
+}
+
+static struct answer op_params(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
+{
+	struct attnd_wire_params w;
+	struct answer a = payload(l, ls, sqe, sizeof(w), &w);
+
+	return a.res ? a : submit_params(ls, sqe->obj.id, &w);
+}
+
+/* ---- Sequences ---- */
+
+static struct answer op_open(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
+{
+	uint64_t n = sqe->sequence.num_tokens;
+	const uint64_t *tokens;
+
+	if (n > ATTND_MAX_SEQ_TOKENS)
+		return ANSWER_BAD(EINVAL, TOKENS, ATTND_MAX_SEQ_TOKENS);
+	tokens = copy_in(l, ls, sqe->sequence.tokens, n * sizeof(*tokens), sizeof(*tokens), 0);
+	if (n && !tokens)
+		return ANSWER_BAD(EFAULT, OFFSET, sqe->sequence.tokens);
+	return seq_open(&l->engines, ls->engine, sqe->sequence.key, sqe->sequence.ns, tokens, n,
+			sqe->sequence.max_match);
+}
+
+/* A session that gives up its own unfinished plan may close or trim at once (plan_let_go). */
+static struct answer op_close(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
+{
+	const uint64_t *keys;
+	uint64_t n = sqe->sequence.num_tokens, closed = 0;
+
+	if (!(sqe->flags & ATTND_CLOSE_MANY))
+		return seq_close(ls->engine, sqe->sequence.key, ls);
+	if (n > ATTND_MAX_CLOSE)
+		return ANSWER_BAD(EINVAL, LENGTH, ATTND_MAX_CLOSE);
+	keys = copy_in(l, ls, sqe->sequence.tokens, n * sizeof(*keys), sizeof(*keys), 0);
+	if (n && !keys)
+		return ANSWER_BAD(EFAULT, OFFSET, sqe->sequence.tokens);
+	for (uint64_t i = 0; i < n; i++)
+		closed += !seq_close(ls->engine, keys[i], ls).res;
+	return ANSWER_VALUE(closed);
+}
+
+/* ---- Plans ---- */
+
+static struct answer check_row(const struct attnd_wire_row *w, uint64_t *tokens)
+{
+	if (!w->num_tokens || w->num_tokens > ATTND_MAX_PLAN_TOKENS - *tokens)
+		return ANSWER_BAD(EINVAL, ROW_TOKENS, ATTND_MAX_PLAN_TOKENS);
+	if (w->start > ATTND_MAX_SEQ_TOKENS - w->num_tokens)
+		return ANSWER_BAD(EINVAL, ROW_START, ATTND_MAX_SEQ_TOKENS);
+	if (w->flags & ~(uint32_t)ATTND_WIRE_ROW_FLAGS)
+		return ANSWER_BAD(EINVAL, ROW_FLAGS, ATTND_WIRE_ROW_FLAGS);
+	*tokens += w->num_tokens;
+	return ANSWER_OK;
+}
+
+/*
+ * Copy rows, tokens and masks: rows first, then what they name. Pointers are set last, since the
+ * buffer moves as it grows.
+ */
+static struct answer copy_rows(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe,
+			       struct row_request *rows)
+{
+	uint32_t n = sqe->plan.num_rows;
+	size_t at = n * sizeof(struct attnd_wire_row), first = at;
+	uint64_t tokens = 0;
+
+	if (!copy_in(l, ls, sqe->plan.rows, at, sizeof(uint64_t), 0))
+		return ANSWER_BAD(EFAULT, ROWS, sqe->plan.rows);
+	for (uint32_t i = 0; i < n; i++) {
+		struct attnd_wire_row w = ((struct attnd_wire_row *)l->copy)[i];
+		uint64_t words = (uint64_t)w.num_tokens * (((uint64_t)w.num_tokens + 63) / 64);
+		struct answer a = check_row(&w, &tokens);
+
+		if (a.res)
+			return a;
+		rows[i] = (struct row_request){.wire = w};
+		if (!copy_in(l, ls, w.tokens, w.num_tokens * sizeof(uint64_t), sizeof(uint64_t), at))
+			return ANSWER_BAD(EFAULT, ROW_TOKENS, w.tokens);
+		at += w.num_tokens * sizeof(uint64_t);
+		if (w.mask == ATTND_OFFSET_NONE)
+			continue;
+		if (!copy_in(l, ls, w.mask, words * sizeof(uint64_t), sizeof(uint64_t), at))
+			return ANSWER_BAD(EFAULT, MASK, w.mask);
+		at += words * sizeof(uint64_t);
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t k = rows[i].wire.num_tokens;
+
+		rows[i].tokens = (const uint64_t *)(const void *)((char *)l->copy + first);
+		first += k * sizeof(uint64_t);
+		if (rows[i].wire.mask != ATTND_OFFSET_NONE) {
+			rows[i].mask = (const uint64_t *)(const void *)((char *)l->copy + first);
+			first += k * ((k + 63) / 64) * sizeof(uint64_t);
+		}
+	}
+	return ANSWER_OK;
+}
+
+static uint32_t live_plans(const struct lead_session *ls)
+{
+	uint32_t n = 0;
+
+	for (const struct plan *p = ls->plans; p; p = p->next)
+		n++;
+	return n;
+}
+
+static struct answer make_plan(struct lead_session *ls, const struct attnd_sqe *sqe, const struct row_request *rows,
+			       struct attnd_wire_row_status *status)
+{
+	struct plan *old = plan_find(ls->plans, sqe->plan.tag), *p;
+	uint64_t refused = 0;
+	int r;
+
+	if (old)
+		plan_end(old);
+	if (live_plans(ls) >= ATTND_MAX_PLANS)
+		return ANSWER_BAD(ENOSPC, PLANS, ATTND_MAX_PLANS);
+	r = plan_make(ls, ls->engine, sqe->plan.cache, sqe->plan.tag, rows, sqe->plan.num_rows, &ls->plans, &p);
+	if (r)
+		return (struct answer){.res = r, .field = ATTND_FIELD_PLAN};
+	for (uint32_t i = 0; i < p->num_rows; i++) {
+		status[i] = (struct attnd_wire_row_status){.status = p->rows[i].status, .cached = p->rows[i].cached};
+		refused += p->rows[i].status != 0;
+		realm_count(ls->realm, planned_tokens, p->rows[i].status ? 0 : p->rows[i].n);
+		realm_count(ls->realm, taken_tokens, p->rows[i].cached);
+	}
+	realm_count(ls->realm, plans, 1);
+	return ANSWER_VALUE(refused);
+}
+
+static struct answer op_plan(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
+{
+	struct attnd_wire_row_status *status;
+	struct row_request *rows;
+	struct answer a;
+
+	if (sqe->plan.reserved || sqe->plan.reserved2 || sqe->plan.reserved3[0] || sqe->plan.reserved3[1])
+		return ANSWER_BAD(EINVAL, RESERVED, 0);
+	if (sqe->plan.cache >= ls->engine->num_caches)
+		return ANSWER_BAD(ENOENT, CACHE, ls->engine->num_caches);
+	if (!sqe->plan.num_rows || sqe->plan.num_rows > ATTND_MAX_ROWS)
+		return ANSWER_BAD(EINVAL, ROWS, ATTND_MAX_ROWS);
+	status = arena_at(ls, sqe->plan.status, sqe->plan.num_rows * sizeof(*status), sizeof(uint32_t));
+	if (!status)
+		return ANSWER_BAD(EFAULT, OFFSET, sqe->plan.status);
+	rows = malloc(sqe->plan.num_rows * sizeof(*rows));
+	if (!rows)
+		return ANSWER_BAD(ENOMEM, ROWS, 0);
+	a = copy_rows(l, ls, sqe, rows);
+	if (!a.res)
+		a = make_plan(ls, sqe, rows, status);
+	free(rows);
+	return a;
+}
+
+static struct answer op_plan_end(struct lead_session *ls, const struct attnd_sqe *sqe)
+{
+	struct plan *p = plan_find(ls->plans, sqe->plan.tag);
+
+	if (!p)
+		return ANSWER_BAD(ESTALE, PLAN, sqe->plan.tag);
+	plan_end(p);
+	return ANSWER_OK;
+}
+
+/* ---- Dispatch ---- */
+
+static struct answer check_header(const struct attnd_sqe *sqe)
+{
+	static const uint8_t flags[ATTND_OPS] = {
+		[ATTND_OP_ENGINE] = ATTND_ENGINE_FLAGS,	  [ATTND_OP_CACHE_OPEN] = ATTND_CACHE_FLAGS,
+		[ATTND_OP_SEQ_CLOSE] = ATTND_CLOSE_FLAGS, [ATTND_OP_DECODE] = ATTND_JOB_FLAGS,
+		[ATTND_OP_EXTEND] = ATTND_JOB_FLAGS,
+	};
+
+	if (sqe->opcode >= ATTND_OP_SEQ_WAIT && sqe->opcode < ATTND_OP_RESERVED_END)
+		return ANSWER_BAD(EOPNOTSUPP, OPCODE, ATTND_OPS - 1);
+	if (!sqe->opcode || sqe->opcode >= ATTND_OPS)
+		return ANSWER_BAD(EINVAL, OPCODE, ATTND_OPS - 1);
+	if (sqe->flags & ~flags[sqe->opcode])
+		return ANSWER_BAD(EINVAL, FLAGS, flags[sqe->opcode]);
+	if (!sqe->deadline_us || sqe->deadline_us > ATTND_MAX_DEADLINE_US)
+		return ANSWER_BAD(EINVAL, DEADLINE, ATTND_MAX_DEADLINE_US);
+	return ANSWER_OK;
+}
+
+/* Everything but PING, ENGINE and CACHE_OPEN needs an engine that lives. */
+static struct answer need_engine(struct leader *l, struct lead_session *ls, uint8_t opcode)
+{
+	if (opcode == ATTND_OP_PING || opcode == ATTND_OP_ENGINE)
+		return ANSWER_OK;
+	if (session_engine(l, ls))
+		return ANSWER_BAD(ENOMEM, ENGINE, 0);
+	return ls->engine->dead ? ANSWER_BAD(EOWNERDEAD, ENGINE, 0) : ANSWER_OK;
+}
+
+static struct answer dispatch(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe, bool *started)
+{
+	struct answer a = need_engine(l, ls, sqe->opcode);
+
+	if (a.res)
+		return a;
+	switch (sqe->opcode) {
+	case ATTND_OP_ENGINE:
+		return op_engine(l, ls, sqe);
+	case ATTND_OP_CACHE_OPEN:
+		return op_cache_open(l, ls, sqe);
+	case ATTND_OP_GRANT:
+		return engine_grant(ls->engine, sqe->grant.cache, sqe->grant.tokens, sqe->grant.sequences);
+	case ATTND_OP_SCALES:
+		return op_scales(ls, sqe);
+	case ATTND_OP_NAMESPACE:
+		return op_namespace(l, ls, sqe);
+	case ATTND_OP_PARAMS:
+		return op_params(l, ls, sqe);
+	case ATTND_OP_SEQ_OPEN:
+		return op_open(l, ls, sqe);
+	case ATTND_OP_SEQ_FORK:
+		return seq_fork(&l->engines, ls->engine, sqe->sequence.key, sqe->sequence.new_key,
+				sqe->sequence.num_tokens);
+	case ATTND_OP_SEQ_TRIM:
+		return seq_trim(ls->engine, sqe->sequence.key, sqe->sequence.num_tokens, ls);
+	case ATTND_OP_SEQ_CLOSE:
+		return op_close(l, ls, sqe);
+	case ATTND_OP_PLAN:
+		return op_plan(l, ls, sqe);
+	case ATTND_OP_PLAN_END:
+		return op_plan_end(ls, sqe);
+	case ATTND_OP_DECODE:
+	case ATTND_OP_EXTEND:
+		return submit_job(l, ls, sqe, started);
+	default:
+		return ANSWER_OK; /* PING */
+	}
+}
+
+/* The named request, wherever it stands: queued or with the team. */
+static struct answer cancel(struct lead_session *ls, uint32_t target, int32_t why)
+{
+	if (ls->running && ls->job_request.sqe.user_data == target) {
+		if (!ls->job_request.give_up)
+			ls->job_request.give_up = why;
+		atomic_store_explicit(&ls->job.team.cancelled, true, memory_order_relaxed);
+		return ANSWER_OK;
+	}
+	for (uint32_t i = 0; i < ls->queue_num; i++) {
+		struct request *q = &ls->queue[(ls->queue_head + i) & (ls->cq_entries - 1)];
+
+		if (q->sqe.user_data != target)
+			continue;
+		if (!q->give_up)
+			q->give_up = why;
+		return ANSWER_OK;
+	}
+	return ANSWER_BAD(ENOENT, TARGET, target);
+}
+
+/* Answer at once, or queue. */
+static void admit(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
+{
+	struct answer a = check_header(sqe);
+
+	ls->unanswered++;
+	if (!a.res && sqe->opcode == ATTND_OP_CANCEL)
+		a = cancel(ls, sqe->cancel.target, -ECANCELED);
+	else if (!a.res && sqe->opcode != ATTND_OP_PING) {
+		ls->queue[(ls->queue_head + ls->queue_num++) & (ls->cq_entries - 1)] =
+			(struct request){.sqe = *sqe, .deadline_ns = l->now + (uint64_t)sqe->deadline_us * 1000};
+		return;
+	}
+	reply_put(ls, sqe->user_data, &a);
+}
+
+uint32_t intake_take(struct leader *l, struct lead_session *ls)
+{
+	struct attnd_sqe sqe;
+	uint32_t taken = 0;
+	int64_t room;
+
+	if (!attnd_ring_ready(&ls->sq))
+		return 0;
+	room = reply_room(ls);
+	if (room < 0) {
+		ls->bad = true;
+		return 0;
+	}
+	while (room > 0 && attnd_ring_take(&ls->sq, &sqe)) {
+		admit(l, ls, &sqe);
+		room--;
+		taken++;
+	}
+	if (taken)
+		atomic_store_explicit(&ls->session->shared->sq_head, ls->sq.index, memory_order_release);
+	return taken;
+}
+
+uint32_t intake_run(struct leader *l, struct lead_session *ls)
+{
+	uint32_t done = 0;
+
+	while (ls->queue_num && !ls->running && done < RUN_AT_ONCE) {
+		struct request *q = &ls->queue[ls->queue_head];
+		struct answer a = ANSWER_OK;
+		bool started = false;
+
+		if (!q->give_up && l->now > q->deadline_ns)
+			q->give_up = -ETIMEDOUT;
+		ls->job_request = *q;
+		if (q->give_up)
+			a.res = q->give_up;
+		else
+			a = dispatch(l, ls, &ls->job_request.sqe, &started);
+		if (a.res == -EBUSY && a.field == ATTND_FIELD_PLAN)
+			break; /* a job runs on its sequences: later */
+		ls->queue_head = (ls->queue_head + 1) & (ls->cq_entries - 1);
+		ls->queue_num--;
+		done++;
+		ls->running = started;
+		if (!started)
+			reply_put(ls, ls->job_request.sqe.user_data, &a);
+	}
+	return done;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The leader's own state, shared by leader.c (the loop and mail), intake.c (requests), submit.c
+ * (jobs) and reply.c (completions). Nobody else includes it.
+ */
+#ifndef ATTND_DAEMON_LEAD_H
+#define ATTND_DAEMON_LEAD_H
+
+#include "config.h"
+#include "engine.h"
+#include "exec.h"
+#include "leader.h"
+#include "ns.h"
+#include "realm.h"
+#include "session.h"
+
+/* A request that was taken and has not been answered. */
+struct request {
+	struct attnd_sqe sqe;
+	uint64_t deadline_ns;
+	int32_t give_up; /* 0, or the error it is to end with */
+};
+
+struct lead_session {
+	struct session *session;
+	struct lead_session *next;
+	struct realm *realm;
+	struct engine *engine; /* NULL until something needs one */
+	struct attnd_ring sq, cq;
+	uint32_t cq_entries;
+	uint32_t cq_head;      /* the client's, as last seen and found sane (R2) */
+	uint32_t unanswered;   /* requests taken: each has a CQ slot set aside (R3) */
+	struct request *queue; /* ring of cq_entries */
+	uint32_t queue_head, queue_num;
+	bool running; /* `job` is with the team, for `job_request` */
+	struct request job_request;
+	struct job job;
+	struct params *params[ATTND_MAX_PARAMS];
+	struct plan *plans;
+	bool replied; /* completions since the last wake-up */
+	bool ending;
+	bool bad;		/* broke the protocol; control has been told */
+	uint32_t drop_segments; /* bits: MAIL_SEGMENT_DEL waits for the running job */
+	uint64_t jobs, errors;
+};
+
+struct leader {
+	struct config const *cfg;
+	uint64_t features;
+	struct pool pool;
+	struct ns_table ns;
+	struct realm_table realms;
+	struct engine_table engines;
+	struct team team;
+	struct mailbox inbox;
+	struct mailbox *control;
+	struct lead_session *sessions;
+	pthread_t thread;
+	bool thread_started;
+	bool stopping;
+	int park_fd; /* epoll: wake sockets, inbox, team */
+	int team_fd;
+	uint64_t now; /* ns, of this round */
+	void *copy;   /* what was copied out of an arena */
+	size_t copy_bytes;
+};
+
+/* ---- intake.c ---- */
+
+/** Take what the SQ has and answer or queue it. Returns how many were taken. */
+uint32_t intake_take(struct leader *l, struct lead_session *ls);
+/** Run queued requests until a job is with the team. Returns how many were run. */
+uint32_t intake_run(struct leader *l, struct lead_session *ls);
+/** An engine for a session that has not asked for one. 0 or -ENOMEM. */
+int session_engine(struct leader *l, struct lead_session *ls);
+
+/** Resolve an arena range: NULL unless all of it lies in one segment and it is aligned. */
+void *arena_at(const struct lead_session *ls, uint64_t offset, uint64_t bytes, uint32_t align);
+
+/* ---- submit.c ---- */
+
+struct answer submit_params(struct lead_session *ls, uint32_t id, const struct attnd_wire_params *w);
+/** Check a job and start it: `*ret_started` says that it is with the team, else it is done. */
+struct answer submit_job(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe, bool *ret_started);
+/** The team has finished the session's job: what it answers. */
+struct answer submit_done(struct leader *l, struct lead_session *ls);
+void params_free(struct params *p);
+
+/* ---- reply.c ---- */
+
+/** Completion slots that are free beside those set aside. -1: the client broke cq_head. */
+int64_t reply_room(struct lead_session *ls);
+void reply_put(struct lead_session *ls, uint32_t user_data, const struct answer *a);
+/** Wake the client if it sleeps and completions have been put since the last call (R5). */
+void reply_wake(struct lead_session *ls);
+
+/* ---- report.c ---- */
+/** The leader's part of an administrator's answer. A new reference, or NULL. */
+struct json_t *report_make(const struct leader *l, const char *command);
+
+#endif

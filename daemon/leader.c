@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The leader's loop and its mail (leader.h).
+ *
+ * In:   mail from control; sessions' rings.
+ * Out:  sessions' requests handed to intake.c; finished jobs answered.
+ * Next: intake.c.
+ *
+ * It spins for a bounded time when nothing is to be done, then parks in epoll on the sessions'
+ * wake sockets (R4): an idle daemon uses no CPU.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "../kernels/cpu.h"
+#include "../shm/futex.h"
+#include "lead.h"
+#include "log.h"
+
+enum { CLOSE_SLICE = 64, COPY_KEEP = 4 << 20, PARK_EVENTS = 64, BLOCKED_MS = 1 };
+
+/* ---- Sessions ---- */
+
+static void watch(struct leader *l, int fd, void *what)
+{
+	struct epoll_event ev = {.events = EPOLLIN, .data.ptr = what};
+
+	if (epoll_ctl(l->park_fd, EPOLL_CTL_ADD, fd, &ev))
+		log_warn("leader: cannot watch a wake socket: %s", strerror(errno));
+}
+
+static void session_free(struct lead_session *ls)
+{
+	for (uint32_t i = 0; i < ATTND_MAX_PARAMS; i++)
+		params_free(ls->params[i]);
+	free(ls->queue);
+	free(ls);
+}
+
+static int session_add(struct leader *l, struct session *s)
+{
+	struct attnd_session_region *r = s->shared;
+	struct lead_session *ls = calloc(1, sizeof(*ls));
+	char *base = (char *)r;
+
+	if (!ls)
+		return -ENOMEM;
+	ls->cq_entries = r->cq_entries;
+	ls->queue = calloc(ls->cq_entries, sizeof(*ls->queue));
+	if (!ls->queue || realm_get(&l->realms, s->realm, &ls->realm)) {
+		session_free(ls);
+		return -ENOMEM;
+	}
+	attnd_ring_init(&ls->sq, base + r->sq_offset, r->sq_entries, sizeof(struct attnd_sqe));
+	attnd_ring_init(&ls->cq, base + r->cq_offset, r->cq_entries, sizeof(struct attnd_cqe));
+	ls->session = s;
+	s->lead.priv = ls;
+	ls->next = l->sessions;
+	l->sessions = ls;
+	watch(l, s->wake_fd, ls);
+	realm_count(ls->realm, sessions, 1);
+	return 0;
+}
+
+static void end_plans(struct lead_session *ls)
+{
+	while (ls->plans)
+		plan_end(ls->plans);
+}
+
+/*
+ * Its rings are stopped already. First its job ends, then its plans, then, if it was the last of
+ * its engine, the sequences, in slices. Returns true when nothing of it is left.
+ */
+static bool session_wind_down(struct leader *l, struct lead_session *ls)
+{
+	struct lead_session **p;
+
+	if (ls->running)
+		return false;
+	end_plans(ls);
+	if (ls->engine && ls->engine->sessions == 1 && engine_close_some(ls->engine, CLOSE_SLICE) == CLOSE_SLICE)
+		return false;
+	if (ls->engine)
+		engine_leave(&l->engines, ls->engine);
+	for (p = &l->sessions; *p != ls; p = &(*p)->next)
+		;
+	*p = ls->next;
+	realm_count(ls->realm, sessions, -1);
+	epoll_ctl(l->park_fd, EPOLL_CTL_DEL, ls->session->wake_fd, NULL);
+	ls->session->lead.priv = NULL;
+	mailbox_send(l->control, &(struct mail){.type = MAIL_SESSION_FREED, .session = ls->session});
+	session_free(ls);
+	return true;
+}
+
+static void session_stop(struct lead_session *ls)
+{
+	ls->ending = true;
+	ls->queue_num = 0;
+	atomic_store_explicit(&ls->session->shared->closed, 1, memory_order_release);
+	if (ls->running) {
+		ls->job_request.give_up = -ECONNRESET;
+		atomic_store_explicit(&ls->job.team.cancelled, true, memory_order_relaxed);
+	}
+}
+
+/* ---- Mail ---- */
+
+static void segment_drop(struct leader *l, struct lead_session *ls, uint32_t index)
+{
+	struct attnd_region *s = &ls->session->lead.segments[index];
+
+	mailbox_send(l->control, &(struct mail){.type = MAIL_SEGMENT_DONE,
+						.session = ls->session,
+						.index = index,
+						.region = *s,
+						.status = s->base ? 0 : -ENOENT});
+	*s = ATTND_REGION_NONE;
+	ls->drop_segments &= ~(UINT32_C(1) << index);
+}
+
+static void segment_add(struct leader *l, const struct mail *m)
+{
+	struct attnd_region *s = &m->session->lead.segments[m->index];
+	int status = s->base ? -EEXIST : 0;
+
+	if (!status)
+		*s = m->region;
+	mailbox_send(l->control, &(struct mail){.type = MAIL_SEGMENT_DONE,
+						.session = m->session,
+						.index = m->index,
+						.region = m->region,
+						.status = status});
+}
+
+static void owner_gone(struct leader *l, const struct session *s)
+{
+	for (struct engine *e = l->engines.first; e; e = e->next)
+		if (e->owner == s->id)
+			e->dead = true;
+}
+
+static void read_mail(struct leader *l, const struct mail *m)
+{
+	struct lead_session *ls = m->session ? m->session->lead.priv : NULL;
+
+	switch (m->type) {
+	case MAIL_SESSION_ADD:
+		if (session_add(l, m->session)) {
+			log_warn("session %u: no memory for it", m->session->id);
+			mailbox_send(l->control, &(struct mail){.type = MAIL_SESSION_BAD, .session = m->session});
+		}
+		break;
+	case MAIL_SESSION_END:
+		if (ls)
+			session_stop(ls);
+		else
+			mailbox_send(l->control, &(struct mail){.type = MAIL_SESSION_FREED, .session = m->session});
+		break;
+	case MAIL_SEGMENT_ADD:
+		segment_add(l, m);
+		break;
+	case MAIL_SEGMENT_DEL:
+		if (ls && ls->running)
+			ls->drop_segments |= UINT32_C(1) << m->index;
+		else if (ls)
+			segment_drop(l, ls, m->index);
+		break;
+	case MAIL_OWNER_GONE:
+		owner_gone(l, m->session);
+		break;
+	case MAIL_ADMIN:
+		mailbox_send(l->control, &(struct mail){.type = MAIL_ADMIN_DONE,
+							.cookie = m->cookie,
+							.command = m->command,
+							.reply = report_make(l, m->command)});
+		break;
+	case MAIL_STOP:
+		l->stopping = true;
+		break;
+	default:
+		break;
+	}
+}
+
+/* ---- One round ---- */
+
+static void finish_job(struct leader *l, struct lead_session *ls)
+{
+	struct answer a;
+
+	team_retire(&l->team, &ls->job.team);
+	ls->running = false;
+	a = submit_done(l, ls);
+	if (!ls->ending)
+		reply_put(ls, ls->job_request.sqe.user_data, &a);
+	for (uint32_t i = 0; ls->drop_segments; i++)
+		if (ls->drop_segments >> i & 1)
+			segment_drop(l, ls, i);
+}
+
+/* A running job: has it finished, or run out of time? */
+static bool look_at_job(struct leader *l, struct lead_session *ls)
+{
+	if (atomic_load_explicit(&ls->job.team.finished, memory_order_acquire)) {
+		finish_job(l, ls);
+		return true;
+	}
+	if (l->now > ls->job_request.deadline_ns && !ls->job_request.give_up) {
+		ls->job_request.give_up = -ETIMEDOUT;
+		atomic_store_explicit(&ls->job.team.cancelled, true, memory_order_relaxed);
+	}
+	return false;
+}
+
+static bool serve(struct leader *l, struct lead_session *ls)
+{
+	bool did = ls->running && look_at_job(l, ls);
+
+	if (ls->ending)
+		return session_wind_down(l, ls) || did || !ls->running;
+	if (l->stopping)
+		return did;
+	if (!ls->bad) {
+		did |= intake_take(l, ls) != 0;
+		if (ls->bad)
+			mailbox_send(l->control, &(struct mail){.type = MAIL_SESSION_BAD, .session = ls->session});
+	}
+	did |= intake_run(l, ls) != 0;
+	reply_wake(ls);
+	return did;
+}
+
+static bool close_dead_engines(struct leader *l)
+{
+	bool did = false;
+
+	for (struct engine *e = l->engines.first; e; e = e->next)
+		if (e->dead)
+			did |= engine_close_some(e, CLOSE_SLICE) != 0;
+	return did;
+}
+
+/* Returns true if there was anything to do. */
+static bool round_once(struct leader *l)
+{
+	struct lead_session *next;
+	struct mail m;
+	bool did = false;
+
+	l->now = attnd_now_ns();
+	while (atomic_load_explicit(&l->inbox.waiting, memory_order_acquire) && mailbox_take(&l->inbox, &m)) {
+		read_mail(l, &m);
+		did = true;
+	}
+	for (struct lead_session *ls = l->sessions; ls; ls = next) {
+		next = ls->next;
+		did |= serve(l, ls);
+	}
+	did |= close_dead_engines(l);
+	return team_help(&l->team) || did;
+}
+
+/* ---- Parking ---- */
+
+static void set_parked(struct leader *l, uint32_t parked)
+{
+	for (struct lead_session *ls = l->sessions; ls; ls = ls->next)
+		atomic_store_explicit(&ls->session->shared->need_wakeup, parked, memory_order_relaxed);
+	atomic_store_explicit(&l->team.leader_parked, parked, memory_order_relaxed);
+	/* R4: flags first, then the last look; pairs with the client's fence between entry and flag. */
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
+/* How long it may sleep: ms, -1 for ever, 0 if there is something to do after all. */
+static int park_time(struct leader *l)
+{
+	uint64_t until = UINT64_MAX, now = attnd_now_ns();
+	int most = -1;
+
+	if (atomic_load_explicit(&l->inbox.waiting, memory_order_acquire))
+		return 0;
+	for (struct lead_session *ls = l->sessions; ls; ls = ls->next) {
+		if (ls->running) {
+			if (atomic_load_explicit(&ls->job.team.finished, memory_order_acquire))
+				return 0;
+			if (!ls->job_request.give_up && ls->job_request.deadline_ns < until)
+				until = ls->job_request.deadline_ns;
+		}
+		if (ls->queue_num)
+			most = BLOCKED_MS; /* waits for another session's job */
+		if (ls->bad || ls->ending || l->stopping || !attnd_ring_ready(&ls->sq))
+			continue;
+		if (reply_room(ls))
+			return 0;
+		most = BLOCKED_MS; /* the client does not read its completions */
+	}
+	if (until != UINT64_MAX) {
+		uint64_t ms = until > now ? (until - now) / 1000000 + 1 : 1;
+
+		most = most >= 0 && (uint64_t)most < ms ? most : (int)(ms < 1000 ? ms : 1000);
+	}
+	return most;
+}
+
+/* A wake socket has bytes, or its other end is gone. */
+static void drain(struct leader *l, struct lead_session *ls, uint32_t events)
+{
+	char buf[256];
+	ssize_t n;
+	int i = 0;
+
+	do
+		n = recv(ls->session->wake_fd, buf, sizeof(buf), MSG_DONTWAIT);
+	while (n > 0 && ++i < 16);
+	if (n == 0 || (events & (EPOLLHUP | EPOLLERR)))
+		epoll_ctl(l->park_fd, EPOLL_CTL_DEL, ls->session->wake_fd, NULL);
+}
+
+static void park(struct leader *l)
+{
+	struct epoll_event ev[PARK_EVENTS];
+	uint64_t count;
+	int ms, n = 0;
+
+	if (l->copy_bytes > COPY_KEEP) {
+		free(l->copy);
+		l->copy = NULL;
+		l->copy_bytes = 0;
+	}
+	set_parked(l, 1);
+	ms = park_time(l);
+	if (ms)
+		n = epoll_wait(l->park_fd, ev, PARK_EVENTS, ms);
+	set_parked(l, 0);
+	for (int i = 0; i < n; i++) {
+		if (ev[i].data.ptr == &l->team_fd)
+			(void)!read(l->team_fd, &count, sizeof(count));
+		else if (ev[i].data.ptr != &l->inbox)
+			drain(l, ev[i].data.ptr, ev[i].events);
+	}
+}
+
+static bool any_running(const struct leader *l)
+{
+	for (const struct lead_session *ls = l->sessions; ls; ls = ls->next)
+		if (ls->running)
+			return true;
+	return false;
+}
+
+static void *leader_main(void *arg)
+{
+	struct leader *l = arg;
+	uint64_t spin = (uint64_t)l->cfg->spin_us * 1000, last = attnd_now_ns();
+
+	pthread_setname_np(pthread_self(), "attnd-leader");
+	for (;;) {
+		if (round_once(l)) {
+			last = attnd_now_ns();
+			continue;
+		}
+		if (l->stopping && !any_running(l))
+			break;
+		if (attnd_now_ns() - last < spin)
+			attnd_pause();
+		else
+			park(l);
+	}
+	mailbox_send(l->control, &(struct mail){.type = MAIL_STOPPED});
+	return NULL;
+}
+
+/* ---- Start and end ---- */
+
+static uint32_t allowed_cpus(void)
+{
+	cpu_set_t set;
+
+	return sched_getaffinity(0, sizeof(set), &set) ? 1 : (uint32_t)CPU_COUNT(&set);
+}
+
+static int make_fds(struct leader *l)
+{
+	l->park_fd = epoll_create1(EPOLL_CLOEXEC);
+	l->team_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (l->park_fd < 0 || l->team_fd < 0)
+		return -errno;
+	watch(l, l->team_fd, &l->team_fd);
+	watch(l, l->inbox.fd, &l->inbox);
+	return 0;
+}
+
+int leader_start(const struct config *cfg, uint64_t instance, struct mailbox *to_control, struct leader **ret)
+{
+	struct leader *l = aligned_alloc(128, (sizeof(*l) + 127) / 128 * 128);
+	uint64_t mask = UINT64_MAX;
+	char text[256];
+	int r;
+
+	if (!l)
+		return -ENOMEM;
+	memset(l, 0, sizeof(*l));
+	l->cfg = cfg;
+	l->control = to_control;
+	l->park_fd = l->team_fd = l->inbox.fd = -1;
+	realm_table_init(&l->realms, instance);
+	l->engines.ns = &l->ns;
+	l->engines.max_seqs = cfg->max_sequences;
+	if (cfg->cpu_mask && *cfg->cpu_mask)
+		(void)attnd_features_parse_mask(cfg->cpu_mask, &mask);
+	l->features = attnd_features() & mask;
+	attnd_features_format(l->features, text, sizeof(text));
+	log_info("kernels: %s (%s)", attnd_isa_name(l->features), text);
+	r = mailbox_init(&l->inbox);
+	if (!r)
+		r = ns_init(&l->ns);
+	if (!r)
+		r = pool_init(&l->pool, cfg);
+	if (!r)
+		r = make_fds(l);
+	if (!r)
+		r = team_init(&l->team, cfg->threads ? cfg->threads : allowed_cpus(), cfg->spin_us, l->team_fd);
+	if (!r)
+		r = -pthread_create(&l->thread, NULL, leader_main, l);
+	if (r) {
+		log_err("leader: cannot start: %s", strerror(-r));
+		leader_destroy(l);
+		return r;
+	}
+	l->thread_started = true;
+	*ret = l;
+	return 0;
+}
+
+struct mailbox *leader_mailbox(struct leader *l)
+{
+	return &l->inbox;
+}
+
+int leader_lookup_fd(struct leader *l, const char *realm, int *ret_fd, uint64_t *ret_bytes)
+{
+	struct realm *m;
+	int r = realm_get(&l->realms, realm, &m);
+
+	if (r)
+		return r;
+	*ret_fd = m->client_fd;
+	*ret_bytes = m->region.bytes;
+	return 0;
+}
+
+void leader_destroy(struct leader *l)
+{
+	if (!l)
+		return;
+	if (l->thread_started)
+		pthread_join(l->thread, NULL);
+	if (l->team.members)
+		team_destroy(&l->team);
+	while (l->sessions) {
+		struct lead_session *ls = l->sessions;
+
+		ls->running = false;
+		while (!session_wind_down(l, ls))
+			;
+	}
+	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++)
+		cache_destroy(l->pool.caches[i]);
+	pool_destroy(&l->pool);
+	ns_destroy(&l->ns);
+	realm_table_destroy(&l->realms);
+	mailbox_destroy(&l->inbox);
+	if (l->park_fd >= 0)
+		close(l->park_fd);
+	if (l->team_fd >= 0)
+		close(l->team_fd);
+	free(l->copy);
+	free(l);
+}

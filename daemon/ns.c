@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Namespaces (ns.h). */
+#include "ns.h"
+
+#include <errno.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../proto/wire.h"
+
+int ns_init(struct ns_table *t)
+{
+	memset(t, 0, sizeof(*t));
+	memset(t->buckets, 0xff, sizeof(t->buckets));
+	t->free = UINT32_MAX;
+	t->entries = calloc(16, sizeof(*t->entries));
+	if (!t->entries)
+		return -ENOMEM;
+	t->cap = 16;
+	t->num = 1; /* id 0 */
+	t->entries[0].refs = 1;
+	return 0;
+}
+
+void ns_destroy(struct ns_table *t)
+{
+	free(t->entries);
+	t->entries = NULL;
+}
+
+/* Fields in the order of their tags, so that the order they came in does not matter. */
+static int digest(const unsigned char *p, size_t bytes, uint8_t ret[32], int *ret_fields)
+{
+	const unsigned char *at[ATTND_NS_TAGS] = {NULL};
+	struct attnd_wire_ns_field f;
+	crypto_generichash_state h;
+
+	*ret_fields = 0;
+	for (size_t i = 0; i < bytes;) {
+		if (bytes - i < sizeof(f))
+			return -EINVAL;
+		memcpy(&f, p + i, sizeof(f));
+		if (f.tag == 0 || f.tag >= ATTND_NS_TAGS || at[f.tag] || f.bytes > bytes - i - sizeof(f))
+			return -EINVAL;
+		at[f.tag] = p + i;
+		++*ret_fields;
+		i += sizeof(f) + ((f.bytes + 3u) & ~3u);
+	}
+	crypto_generichash_init(&h, NULL, 0, 32);
+	for (int tag = 1; tag < ATTND_NS_TAGS; tag++) {
+		if (!at[tag])
+			continue;
+		memcpy(&f, at[tag], sizeof(f));
+		crypto_generichash_update(&h, at[tag], sizeof(f) + f.bytes);
+	}
+	crypto_generichash_final(&h, ret, 32);
+	return 0;
+}
+
+static uint32_t *bucket(struct ns_table *t, const uint8_t d[32])
+{
+	return &t->buckets[(d[0] | (uint32_t)d[1] << 8) & 4095];
+}
+
+static int grow(struct ns_table *t)
+{
+	struct ns_entry *e = realloc(t->entries, 2ull * t->cap * sizeof(*e));
+
+	if (!e)
+		return -ENOMEM;
+	t->entries = e;
+	t->cap *= 2;
+	return 0;
+}
+
+int ns_get(struct ns_table *t, const void *fields, size_t bytes, uint32_t *ret_id)
+{
+	uint8_t d[32];
+	uint32_t *b, id;
+	int n, r = digest(fields, bytes, d, &n);
+
+	if (r)
+		return r;
+	if (!n) {
+		*ret_id = 0;
+		return 0;
+	}
+	b = bucket(t, d);
+	for (id = *b; id != UINT32_MAX; id = t->entries[id].next) {
+		if (!memcmp(t->entries[id].digest, d, 32)) {
+			t->entries[id].refs++;
+			*ret_id = id;
+			return 0;
+		}
+	}
+	if (t->free != UINT32_MAX) {
+		id = t->free;
+		t->free = t->entries[id].next;
+	} else {
+		if (t->num == t->cap && grow(t))
+			return -ENOMEM;
+		id = t->num++;
+	}
+	memcpy(t->entries[id].digest, d, 32);
+	t->entries[id].refs = 1;
+	t->entries[id].next = *b;
+	*b = id;
+	*ret_id = id;
+	return 0;
+}
+
+void ns_ref(struct ns_table *t, uint32_t id)
+{
+	if (id)
+		t->entries[id].refs++;
+}
+
+void ns_unref(struct ns_table *t, uint32_t id)
+{
+	uint32_t *p;
+
+	if (!id || --t->entries[id].refs)
+		return;
+	for (p = bucket(t, t->entries[id].digest); *p != id; p = &t->entries[*p].next)
+		;
+	*p = t->entries[id].next;
+	t->entries[id].next = t->free;
+	t->free = id;
+}

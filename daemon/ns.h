@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Namespaces: the part of a cache's tree that a request may see.
+ *
+ * In:   canonical fields (tenant, adapter, salt). Out: an id that stands in the tree's keys.
+ * Next: engine.c hands ids out; cache.c counts a reference a published block.
+ *
+ * Known by a 256-bit BLAKE2b digest of its tagged, length-prefixed fields. Id 0 is the one
+ * without fields and is never freed. One owner: the leader.
+ */
+#ifndef ATTND_DAEMON_NS_H
+#define ATTND_DAEMON_NS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct ns_entry {
+	uint8_t digest[32];
+	uint32_t refs; /* 0: free */
+	uint32_t next; /* bucket chain, or free list */
+};
+
+struct ns_table {
+	struct ns_entry *entries;
+	uint32_t num, cap, free;
+	uint32_t buckets[4096];
+};
+
+int ns_init(struct ns_table *t);
+void ns_destroy(struct ns_table *t);
+/**
+ * Check and digest a run of struct attnd_wire_ns_field (fields in any order, each tag once), and
+ * take a reference on its id. 0, -EINVAL or -ENOMEM.
+ */
+int ns_get(struct ns_table *t, const void *fields, size_t bytes, uint32_t *ret_id);
+void ns_ref(struct ns_table *t, uint32_t id);
+void ns_unref(struct ns_table *t, uint32_t id);
+
+#endif

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans (plan.h). */
+#include "plan.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec.h"
+
+#define NONE ATTND_BLOCK_NONE
+
+static struct held *held_of(const struct plan *p, const struct seq *s)
+{
+	return (struct held *)&s->in[p->cache_index].held;
+}
+
+/* ---- One row ---- */
+
+/* Where the row's writing begins and what it needs: found before anything is changed. */
+struct need {
+	uint32_t *ids;	 /* blocks taken over, by block index from start on */
+	uint32_t stand;	 /* where the match ended */
+	uint32_t taken;	 /* tokens */
+	uint32_t blocks; /* to allocate, the copy included */
+	bool copy;	 /* the tail must be copied */
+};
+
+static bool tail_writable(const struct plan *p, const struct held *h, const struct need *n, const struct seq *s,
+			  uint64_t at, uint64_t token)
+{
+	struct held probe = *h;
+	struct table_entry tail;
+
+	if (!n->taken)
+		return held_writable(h, p->cache, s->ns, token);
+	tail = (struct table_entry){.id = n->stand};
+	probe.table = &tail;
+	probe.num = 1;
+	probe.length = at;
+	return held_writable(&probe, p->cache, s->ns, token);
+}
+
+static void find_need(const struct plan *p, const struct plan_row *r, const uint64_t *tokens, struct need *n)
+{
+	const struct cache *c = p->cache;
+	const struct held *h = held_of(p, r->seq);
+	uint32_t end = r->start + r->n, at, B = c->block_size;
+
+	n->stand = h->stand;
+	n->taken = n->blocks = 0;
+	n->copy = false;
+	if (!r->mask && !(r->flags & ATTND_WIRE_ROW_NONCAUSAL) && h->stand_pos == r->start &&
+	    h->pub_limit == UINT64_MAX)
+		n->taken = (uint32_t)tree_match(c, r->seq->ns, &n->stand, r->start, tokens, r->n, n->ids);
+	at = r->start + n->taken;
+	if (at == end)
+		return;
+	n->blocks = (end + B - 1) / B - (at + B - 1) / B;
+	if (at % B) {
+		n->copy = !tail_writable(p, h, n, r->seq, at, tokens[n->taken]);
+		n->blocks += n->copy;
+	}
+}
+
+/* Blocks on the way to `stand` that nobody holds yet: taking them over costs room, too. */
+static uint64_t idle_path(const struct cache *c, uint32_t stand)
+{
+	uint64_t n = 0;
+
+	for (; stand != NONE && !aux_hold(cache_aux(c, stand)); stand = cache_block(c, stand)->parent)
+		n++;
+	return n;
+}
+
+static void ext_add(struct plan_row *r, const struct cache *c, uint32_t id, bool own)
+{
+	r->ext[r->num_ext++] = (struct table_entry){
+		.offset = cache_offset(c, id), .flags = cache_flags(c, id), .id = id, .own = own};
+}
+
+static void drop_row(struct plan *p, struct plan_row *r)
+{
+	struct cache *c = p->cache;
+
+	while (r->num_ext)
+		if (r->ext[--r->num_ext].own)
+			cache_unref(c, r->ext[r->num_ext].id);
+	if (r->stand != NONE)
+		cache_unref(c, r->stand);
+	r->stand = NONE;
+}
+
+/* Take hold of what was matched, then allocate. All or nothing. */
+static int take_blocks(struct plan *p, struct plan_row *r, const struct need *n)
+{
+	struct cache *c = p->cache;
+	struct held *h = held_of(p, r->seq);
+	uint32_t at = r->start + n->taken, B = c->block_size, blocks = n->blocks;
+
+	r->from = h->num;
+	r->cached = n->taken;
+	if (n->taken) {
+		cache_ref(c, n->stand);
+		r->stand = n->stand;
+		r->from = r->start / B;
+		for (uint32_t i = r->from; i * B < at; i++)
+			ext_add(r, c, n->ids[i - r->from], false);
+	}
+	r->fresh = (at + B - 1) / B;
+	if (n->copy) {
+		r->copies = true;
+		r->copy_index = at / B;
+		r->copy_slots = at % B;
+		r->source = n->taken ? r->ext[r->num_ext - 1] : h->table[h->num - 1];
+		r->from = n->taken ? r->from : r->copy_index;
+		r->num_ext -= n->taken != 0;
+	}
+	while (blocks--) {
+		uint32_t id = cache_alloc(c);
+
+		if (id == NONE) {
+			drop_row(p, r);
+			return -ENOMEM;
+		}
+		ext_add(r, c, id, true);
+	}
+	return 0;
+}
+
+/* The tokens stand in the blocks that will hold their K/V. */
+static void store_tokens(struct plan *p, struct plan_row *r, const uint64_t *tokens)
+{
+	struct cache *c = p->cache;
+	uint32_t B = c->block_size, at = r->start + r->cached, end = r->start + r->n;
+
+	if (r->copies)
+		memcpy(cache_tokens(c, plan_entry(p, r, r->copy_index)->id), cache_tokens(c, r->source.id),
+		       r->copy_slots * sizeof(uint64_t));
+	while (at < end) {
+		uint32_t id = plan_entry(p, r, at / B)->id, slot = at % B, k = B - slot;
+		struct block_aux *a = cache_aux(c, id);
+
+		k = k < end - at ? k : end - at;
+		memcpy(cache_tokens(c, id) + slot, tokens + (at - r->start), k * sizeof(uint64_t));
+		a->owner = r->seq->serial;
+		a->fill = (uint16_t)(slot + k);
+		at += k;
+	}
+}
+
+static int64_t row_growth(const struct plan *p, const struct plan_row *r)
+{
+	return (int64_t)r->from + r->num_ext - held_of(p, r->seq)->num;
+}
+
+static int plan_one(struct plan *p, struct plan_row *r, const struct row_request *q, uint32_t *ids)
+{
+	struct held *h = held_of(p, r->seq);
+	uint64_t room = engine_room(p->engine, p->cache_index);
+	struct need n = {.ids = ids};
+	int64_t before = h->num;
+
+	if (q->wire.start > h->length)
+		return -ERANGE;
+	held_trim(h, p->cache, q->wire.start);
+	engine_use(p->engine, p->cache_index, (int64_t)h->num - before);
+	r->seq->used = true;
+	find_need(p, r, q->tokens, &n);
+	if (!cache_has_room(p->cache, n.blocks + (n.taken ? idle_path(p->cache, n.stand) : 0), room) ||
+	    held_reserve(h, (r->start + r->n) / p->cache->block_size + 1))
+		return -ENOMEM;
+	if (take_blocks(p, r, &n))
+		return -ENOMEM;
+	store_tokens(p, r, q->tokens);
+	engine_use(p->engine, p->cache_index, row_growth(p, r));
+	return 0;
+}
+
+/* ---- The plan ---- */
+
+static struct plan *plan_alloc(const struct cache *c, const struct row_request *rows, uint32_t num_rows)
+{
+	size_t ext = 0, masks = 0;
+	struct plan *p = calloc(1, sizeof(*p));
+
+	for (uint32_t i = 0; i < num_rows; i++) {
+		ext += rows[i].wire.num_tokens / c->block_size + 3;
+		if (rows[i].mask)
+			masks += (size_t)rows[i].wire.num_tokens * ((rows[i].wire.num_tokens + 63) / 64);
+	}
+	if (!p)
+		return NULL;
+	p->rows = calloc(num_rows, sizeof(*p->rows));
+	p->ext = malloc(ext * sizeof(*p->ext));
+	p->masks = masks ? malloc(masks * sizeof(uint64_t)) : NULL;
+	if (!p->rows || !p->ext || (masks && !p->masks)) {
+		free(p->rows);
+		free(p->ext);
+		free(p->masks);
+		free(p);
+		return NULL;
+	}
+	return p;
+}
+
+/* Earlier plans of these sequences end; -EBUSY while a job runs on one. */
+static int end_earlier(struct engine *e, uint32_t ci, const struct row_request *rows, uint32_t num_rows)
+{
+	for (uint32_t i = 0; i < num_rows; i++) {
+		struct seq *s = seq_find(e, rows[i].wire.key);
+
+		if (s && s->in[ci].plan && s->in[ci].plan->running)
+			return -EBUSY;
+	}
+	for (uint32_t i = 0; i < num_rows; i++) {
+		struct seq *s = seq_find(e, rows[i].wire.key);
+
+		if (s && s->in[ci].plan)
+			plan_end(s->in[ci].plan);
+	}
+	return 0;
+}
+
+static void row_init(struct plan *p, struct plan_row *r, const struct row_request *q, size_t *ext, size_t *mask)
+{
+	uint32_t n = q->wire.num_tokens, words = (n + 63) / 64;
+
+	r->seq = seq_find(p->engine, q->wire.key);
+	r->start = (uint32_t)q->wire.start;
+	r->n = n;
+	r->first = p->num_tokens;
+	r->flags = q->wire.flags;
+	r->upto = q->wire.publish_upto;
+	r->stand = NONE;
+	r->ext = p->ext + *ext;
+	*ext += n / p->cache->block_size + 3;
+	if (q->mask) {
+		r->mask = p->masks + *mask;
+		r->mask_words = words;
+		memcpy(p->masks + *mask, q->mask, (size_t)n * words * sizeof(uint64_t));
+		*mask += (size_t)n * words;
+	}
+	p->num_tokens += n;
+	p->max_row = n > p->max_row ? n : p->max_row;
+}
+
+int plan_make(const void *session, struct engine *e, uint32_t ci, uint32_t tag, const struct row_request *rows,
+	      uint32_t num_rows, struct plan **list, struct plan **ret)
+{
+	struct cache *c = e->caches[ci].cache;
+	size_t ext = 0, mask = 0;
+	uint32_t longest = 0, *ids;
+	struct plan *p;
+	int r = end_earlier(e, ci, rows, num_rows);
+
+	if (r)
+		return r;
+	for (uint32_t i = 0; i < num_rows; i++)
+		longest = rows[i].wire.num_tokens > longest ? rows[i].wire.num_tokens : longest;
+	p = plan_alloc(c, rows, num_rows);
+	ids = malloc((longest / c->block_size + 3) * sizeof(*ids));
+	if (!p || !ids) {
+		if (p)
+			free(p->rows), free(p->ext), free(p->masks);
+		free(p);
+		free(ids);
+		return -ENOMEM;
+	}
+	p->session = session;
+	p->engine = e;
+	p->cache = c;
+	p->cache_index = ci;
+	p->tag = tag;
+	p->num_rows = num_rows;
+	for (uint32_t i = 0; i < num_rows; i++) {
+		struct plan_row *row = &p->rows[i];
+
+		row_init(p, row, &rows[i], &ext, &mask);
+		row->status = !row->seq ? -ENOENT : row->seq->in[ci].plan ? -EINVAL : plan_one(p, row, &rows[i], ids);
+		if (row->status) {
+			row->seq = NULL;
+			continue;
+		}
+		row->seq->in[ci].plan = p;
+		row->seq->plans++;
+	}
+	free(ids);
+	p->list = list;
+	p->next = *list;
+	*list = p;
+	*ret = p;
+	return 0;
+}
+
+struct plan *plan_find(struct plan *list, uint32_t tag)
+{
+	while (list && list->tag != tag)
+		list = list->next;
+	return list;
+}
+
+static void commit_row(struct plan *p, struct plan_row *r)
+{
+	struct cache *c = p->cache;
+	struct held *h = held_of(p, r->seq);
+
+	for (uint32_t j = 0; j < r->num_ext; j++) {
+		uint32_t i = r->from + j;
+		struct table_entry old = i < h->num ? h->table[i] : (struct table_entry){.own = false};
+
+		h->table[i] = r->ext[j];
+		if (old.own)
+			cache_unref(c, old.id);
+	}
+	h->num = r->num_ext ? r->from + r->num_ext : h->num;
+	r->from = h->num;
+	r->num_ext = 0;
+	if (r->stand != NONE) {
+		held_stand(h, c, r->stand);
+		cache_unref(c, r->stand);
+		r->stand = NONE;
+		h->stand_pos = r->start + r->cached;
+	}
+	h->length = r->start + r->n;
+	if ((r->mask || (r->flags & ATTND_WIRE_ROW_NONCAUSAL)) && h->pub_limit > r->start)
+		h->pub_limit = r->start;
+}
+
+void plan_commit(struct plan *p)
+{
+	struct realm *realm = p->engine->realm;
+
+	p->committed = true;
+	for (uint32_t i = 0; i < p->num_rows; i++) {
+		struct plan_row *r = &p->rows[i];
+
+		if (!r->seq)
+			continue;
+		commit_row(p, r);
+		realm_count(realm, published_tokens, held_publish(held_of(p, r->seq), p->cache, r->seq->ns, r->upto));
+	}
+}
+
+void plan_end(struct plan *p)
+{
+	struct plan **link;
+
+	for (link = p->list; *link != p; link = &(*link)->next)
+		;
+	*link = p->next;
+	for (uint32_t i = 0; i < p->num_rows; i++) {
+		struct plan_row *r = &p->rows[i];
+		struct seq *s = r->seq;
+
+		if (!s)
+			continue;
+		if (!p->committed) {
+			engine_use(p->engine, p->cache_index, -row_growth(p, r));
+			drop_row(p, r);
+			held_unfill(held_of(p, s), p->cache);
+		}
+		seq_plan_done(s, p->cache_index);
+	}
+	exec_free_work(p->work);
+	free(p->rows);
+	free(p->ext);
+	free(p->masks);
+	free(p);
+}
+
+void plan_let_go(struct plan *p, const void *by)
+{
+	if (!p->committed && by && by != p->session)
+		return;
+	if (p->running)
+		p->orphan = true;
+	else
+		plan_end(p);
+}
+
+int plan_missing_layer(const struct plan *p)
+{
+	for (uint32_t l = 0; l < p->cache->identity.num_layers; l++)
+		if (!(p->written[l / 64] >> (l % 64) & 1))
+			return (int)l;
+	return -1;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pool: memory for KV on each node, cut into slabs, and the meta region that describes it.
+ *
+ * In:   sizes from the configuration. Out: slabs and metadata extents for caches.
+ * Next: cache.c cuts slabs into blocks.
+ *
+ * A slab has the same number on every node; a block's piece has the same offset on every node.
+ * One owner: the leader.
+ */
+#ifndef ATTND_DAEMON_POOL_H
+#define ATTND_DAEMON_POOL_H
+
+#include <stdint.h>
+
+#include "../shm/meta.h"
+#include "../shm/region.h"
+
+struct config;
+struct cache;
+
+enum { POOL_MAX_NODES = 8 };
+
+struct pool {
+	struct attnd_region nodes[POOL_MAX_NODES];
+	uint32_t num_nodes;
+	uint64_t slab_bytes; /* on each node */
+	uint32_t num_slabs;
+	uint32_t num_free;
+	uint32_t *free; /* stack of slab numbers */
+	struct attnd_region meta_region;
+	struct attnd_meta_region *meta;
+	struct attnd_meta_slab *slabs;
+	uint64_t heap_next, heap_ready; /* first unused, first unreserved byte of the meta heap */
+	struct attnd_extent *spare;	/* extents given back */
+	uint32_t num_spare, cap_spare;
+	struct cache *caches[ATTND_MAX_POOL_CACHES];
+	const char *backing; /* "hugetlb 2M", "plain" */
+};
+
+/** Make and reserve everything; logs what it got. 0 or a negative errno, logged. */
+int pool_init(struct pool *p, const struct config *cfg);
+void pool_destroy(struct pool *p);
+
+/** Take a free slab for cache index `cache` and its extent: the number, or -ENOMEM. */
+int64_t pool_take_slab(struct pool *p, uint32_t cache, uint32_t extent);
+void pool_return_slab(struct pool *p, uint32_t slab);
+
+/** Metadata memory, zeroed, 64-byte aligned. 0 or -ENOMEM. */
+int pool_extent_alloc(struct pool *p, uint64_t bytes, struct attnd_extent *ret);
+void pool_extent_free(struct pool *p, const struct attnd_extent *e);
+static inline void *pool_extent_at(const struct pool *p, const struct attnd_extent *e)
+{
+	return (char *)p->meta_region.base + e->offset;
+}
+
+#endif

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The team (team.h). */
+#include "team.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "../shm/futex.h"
+
+#define SLEEP_NS UINT64_C(1000000000)
+
+bool member_reserve(void **p, size_t *have, size_t bytes)
+{
+	void *q;
+
+	if (bytes <= *have)
+		return true;
+	if (posix_memalign(&q, 64, bytes))
+		return false;
+	free(*p);
+	*p = q;
+	*have = bytes;
+	return true;
+}
+
+/* Tell members that sleep; pairs with the fence in rest(). */
+static void call_members(struct team *t)
+{
+	atomic_fetch_add_explicit(&t->seq, 1, memory_order_seq_cst);
+	if (atomic_load_explicit(&t->sleepers, memory_order_seq_cst))
+		attnd_futex_wake(&t->seq, INT32_MAX);
+}
+
+static void call_leader(struct team *t)
+{
+	uint64_t one = 1;
+
+	/* Pairs with the fence that the leader has between parking and its last look. */
+	atomic_thread_fence(memory_order_seq_cst);
+	if (atomic_load_explicit(&t->leader_parked, memory_order_relaxed))
+		(void)!write(t->leader_fd, &one, sizeof(one));
+}
+
+/* The phase after `phase` that has items, or TEAM_PHASES. */
+static uint32_t next_phase(const struct team_job *job, uint32_t phase)
+{
+	while (phase < TEAM_PHASES && !job->count[phase])
+		phase++;
+	return phase;
+}
+
+/* Returns true if this was the job's last item. */
+static bool finish_item(struct team *t, struct team_job *job, uint32_t phase)
+{
+	if (atomic_fetch_add_explicit(&job->done, 1, memory_order_acq_rel) + 1 < job->count[phase])
+		return false;
+	phase = next_phase(job, phase + 1);
+	if (phase == TEAM_PHASES) {
+		atomic_store_explicit(&job->finished, true, memory_order_release);
+		return true;
+	}
+	atomic_store_explicit(&job->done, 0, memory_order_relaxed);
+	atomic_store_explicit(&job->ticket, (uint64_t)phase << 32, memory_order_release);
+	if (t)
+		call_members(t);
+	return false;
+}
+
+static bool run_one(struct team *t, struct team_job *job, struct member *m)
+{
+	uint64_t ticket = atomic_load_explicit(&job->ticket, memory_order_acquire);
+	uint32_t phase = (uint32_t)(ticket >> 32);
+
+	if (phase >= TEAM_PHASES || (uint32_t)ticket >= job->count[phase])
+		return false;
+	ticket = atomic_fetch_add_explicit(&job->ticket, 1, memory_order_acq_rel);
+	phase = (uint32_t)(ticket >> 32);
+	if ((uint32_t)ticket >= job->count[phase])
+		return false;
+	if (!atomic_load_explicit(&job->cancelled, memory_order_relaxed))
+		job->run(job, phase, (uint32_t)ticket, m);
+	if (finish_item(t, job, phase) && t)
+		call_leader(t);
+	return true;
+}
+
+/* One item of whichever job has some. `users` keeps the job alive while we look. */
+static bool work(struct team *t, struct member *m)
+{
+	bool did = false;
+
+	for (int i = 0; i < TEAM_JOBS && !did; i++) {
+		struct team_slot *s = &t->slots[i];
+		struct team_job *job;
+
+		if (!atomic_load_explicit(&s->job, memory_order_relaxed))
+			continue;
+		atomic_fetch_add_explicit(&s->users, 1, memory_order_seq_cst);
+		job = atomic_load_explicit(&s->job, memory_order_seq_cst);
+		if (job)
+			did = run_one(t, job, m);
+		atomic_fetch_sub_explicit(&s->users, 1, memory_order_release);
+	}
+	return did;
+}
+
+static void rest(struct team *t, uint32_t seq)
+{
+	uint64_t until = attnd_now_ns() + t->spin_ns;
+
+	do {
+		for (int i = 0; i < 32; i++) {
+			if (atomic_load_explicit(&t->seq, memory_order_acquire) != seq)
+				return;
+			attnd_pause();
+		}
+	} while (attnd_now_ns() < until);
+	atomic_fetch_add_explicit(&t->sleepers, 1, memory_order_seq_cst);
+	if (atomic_load_explicit(&t->seq, memory_order_seq_cst) == seq)
+		(void)attnd_futex_wait(&t->seq, seq, SLEEP_NS);
+	atomic_fetch_sub_explicit(&t->sleepers, 1, memory_order_relaxed);
+}
+
+static void *member_main(void *arg)
+{
+	struct member *m = arg;
+	struct team *t = m->team;
+	char name[16];
+
+	snprintf(name, sizeof(name), "attnd-work-%u", m->index % 1000);
+	pthread_setname_np(pthread_self(), name);
+	while (!atomic_load_explicit(&t->stop, memory_order_acquire)) {
+		uint32_t seq = atomic_load_explicit(&t->seq, memory_order_acquire);
+
+		if (!work(t, m))
+			rest(t, seq);
+	}
+	return NULL;
+}
+
+int team_init(struct team *t, uint32_t threads, uint64_t spin_us, int leader_fd)
+{
+	t->members = calloc(threads, sizeof(*t->members));
+	if (!t->members)
+		return -ENOMEM;
+	t->spin_ns = spin_us * 1000;
+	t->leader_fd = leader_fd;
+	for (t->num_members = 0; t->num_members < threads; t->num_members++) {
+		struct member *m = &t->members[t->num_members];
+		int r = 0;
+
+		m->team = t;
+		m->index = t->num_members;
+		if (m->index)
+			r = pthread_create(&m->thread, NULL, member_main, m);
+		if (r) {
+			team_destroy(t);
+			return -r;
+		}
+	}
+	return 0;
+}
+
+void team_destroy(struct team *t)
+{
+	atomic_store_explicit(&t->stop, true, memory_order_release);
+	call_members(t);
+	for (uint32_t i = 0; i < t->num_members; i++) {
+		struct member *m = &t->members[i];
+
+		if (i)
+			pthread_join(m->thread, NULL);
+		free(m->scratch);
+		free(m->partials);
+		free(m->blocks);
+		free(m->flags);
+	}
+	free(t->members);
+	t->members = NULL;
+	t->num_members = 0;
+}
+
+static void job_start(struct team_job *job)
+{
+	uint32_t phase = next_phase(job, 0);
+
+	atomic_store_explicit(&job->done, 0, memory_order_relaxed);
+	atomic_store_explicit(&job->finished, phase == TEAM_PHASES, memory_order_relaxed);
+	atomic_store_explicit(&job->ticket, (uint64_t)phase << 32, memory_order_relaxed);
+}
+
+bool team_submit(struct team *t, struct team_job *job)
+{
+	job_start(job);
+	for (int i = 0; i < TEAM_JOBS; i++) {
+		if (atomic_load_explicit(&t->slots[i].job, memory_order_relaxed))
+			continue;
+		atomic_store_explicit(&t->slots[i].job, job, memory_order_seq_cst);
+		call_members(t);
+		return true;
+	}
+	return false;
+}
+
+bool team_help(struct team *t)
+{
+	return work(t, &t->members[0]);
+}
+
+void team_retire(struct team *t, struct team_job *job)
+{
+	for (int i = 0; i < TEAM_JOBS; i++) {
+		struct team_slot *s = &t->slots[i];
+
+		if (atomic_load_explicit(&s->job, memory_order_relaxed) != job)
+			continue;
+		/* A member counts itself before it looks: after this store, users == 0 means nobody can. */
+		atomic_store_explicit(&s->job, NULL, memory_order_seq_cst);
+		while (atomic_load_explicit(&s->users, memory_order_seq_cst))
+			sched_yield(); /* a last look, some instructions: wait only for one that lost its CPU */
+		return;
+	}
+}
+
+void team_run_alone(struct team *t, struct team_job *job)
+{
+	job_start(job);
+	while (!atomic_load_explicit(&job->finished, memory_order_relaxed))
+		(void)run_one(NULL, job, &t->members[0]);
+}

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The prefix tree (tree.h): match, hold, publish. */
+#include "tree.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NONE ATTND_BLOCK_NONE
+
+static uint32_t find_child(const struct cache *c, uint32_t ns, uint32_t parent, uint32_t slot, uint64_t token)
+{
+	const struct attnd_index_key key = {ns, parent, slot, token};
+
+	return attnd_index_find(&c->index, &key);
+}
+
+static uint64_t common_prefix(const uint64_t *a, const uint64_t *b, uint64_t n)
+{
+	uint64_t i = 0;
+
+	while (i < n && a[i] == b[i])
+		i++;
+	return i;
+}
+
+/* Where a block's own tokens begin. */
+static uint64_t begins_at(const struct cache *c, uint32_t id)
+{
+	return (uint64_t)cache_block(c, id)->position + cache_block(c, id)->first;
+}
+
+/* Tokens of `at` that continue at position p, which lies in it. */
+static uint64_t match_block(const struct cache *c, uint32_t at, uint64_t p, const uint64_t *tokens, uint64_t n)
+{
+	uint32_t slot = (uint32_t)(p & (c->block_size - 1)), count = cache_count(c, at);
+	uint64_t run = slot < count ? count - slot : 0;
+
+	return common_prefix(cache_tokens(c, at) + slot, tokens, run < n ? run : n);
+}
+
+uint64_t tree_match(const struct cache *c, uint32_t ns, uint32_t *stand, uint64_t pos, const uint64_t *tokens,
+		    uint64_t n, uint32_t *ids)
+{
+	uint64_t done = 0;
+
+	while (done < n) {
+		uint64_t p = pos + done;
+		uint32_t slot = (uint32_t)(p & (c->block_size - 1)), child;
+
+		if (*stand != NONE && cache_block(c, *stand)->position + c->block_size > p) {
+			uint64_t k = match_block(c, *stand, p, tokens + done, n - done);
+
+			if (k) {
+				if (ids)
+					ids[(p >> c->slots_shift) - (pos >> c->slots_shift)] = *stand;
+				done += k;
+				continue;
+			}
+		}
+		child = find_child(c, ns, *stand, slot, tokens[done]);
+		if (child == NONE)
+			break;
+		*stand = child;
+	}
+	return done;
+}
+
+/* ---- The table ---- */
+
+void held_init(struct held *h, uint64_t serial)
+{
+	*h = (struct held){.stand = NONE, .pub_limit = UINT64_MAX, .serial = serial};
+}
+
+int held_reserve(struct held *h, uint32_t blocks)
+{
+	struct table_entry *t;
+	uint32_t cap = h->cap ? h->cap : 16;
+
+	if (blocks <= h->cap)
+		return 0;
+	while (cap < blocks)
+		cap *= 2;
+	t = realloc(h->table, cap * sizeof(*t));
+	if (!t)
+		return -ENOMEM;
+	h->table = t;
+	h->cap = cap;
+	return 0;
+}
+
+void held_set(struct held *h, const struct cache *c, uint32_t i, uint32_t id, bool own)
+{
+	h->table[i] = (struct table_entry){
+		.offset = cache_offset(c, id), .flags = cache_flags(c, id), .id = id, .own = own};
+}
+
+void held_stand(struct held *h, struct cache *c, uint32_t stand)
+{
+	uint32_t old = h->stand;
+
+	if (stand != NONE)
+		cache_ref(c, stand);
+	h->stand = stand;
+	if (old != NONE)
+		cache_unref(c, old);
+}
+
+/* Ownership of a tail ends; what lies beyond its published slots is nobody's. */
+static void disown(struct held *h, struct cache *c, uint32_t id)
+{
+	struct block_aux *a = cache_aux(c, id);
+
+	if (a->owner == h->serial) {
+		a->owner = 0;
+		a->fill = 0;
+	}
+}
+
+static void drop_entries(struct held *h, struct cache *c, uint32_t keep)
+{
+	while (h->num > keep) {
+		struct table_entry *e = &h->table[--h->num];
+
+		disown(h, c, e->id);
+		if (e->own)
+			cache_unref(c, e->id);
+	}
+}
+
+void held_unfill(struct held *h, struct cache *c)
+{
+	uint32_t slot = (uint32_t)(h->length & (c->block_size - 1));
+	struct block_aux *a = slot ? cache_aux(c, h->table[h->num - 1].id) : NULL;
+
+	if (a && a->owner == h->serial)
+		a->fill = (uint16_t)slot;
+}
+
+void held_destroy(struct held *h, struct cache *c)
+{
+	drop_entries(h, c, 0);
+	held_stand(h, c, NONE);
+	free(h->table);
+	h->table = NULL;
+	h->cap = 0;
+}
+
+void held_trim(struct held *h, struct cache *c, uint64_t length)
+{
+	uint32_t slot = (uint32_t)(length & (c->block_size - 1));
+	uint32_t keep = (uint32_t)((length + c->block_size - 1) >> c->slots_shift), stand = h->stand;
+
+	if (length >= h->length)
+		return;
+	drop_entries(h, c, keep);
+	while (stand != NONE && begins_at(c, stand) >= length)
+		stand = cache_block(c, stand)->parent;
+	if (slot) {
+		struct table_entry *tail = &h->table[keep - 1];
+
+		/* A tail that begins after the new end left the path: the stand serves the same slots. */
+		if (!tail->own && begins_at(c, tail->id) >= length) {
+			disown(h, c, tail->id);
+			held_set(h, c, keep - 1, stand, false);
+		}
+	}
+	held_stand(h, c, stand);
+	h->length = length;
+	held_unfill(h, c);
+	if (h->stand_pos > length)
+		h->stand_pos = length;
+	if (h->pub_limit >= length)
+		h->pub_limit = UINT64_MAX;
+}
+
+/* ---- Matching and holding ---- */
+
+/* Of the path root..stand, how many tokens may be held: blocks that nobody holds yet cost room. */
+static uint64_t holdable(const struct cache *c, uint32_t *stand, uint64_t n, uint64_t own_room)
+{
+	uint64_t have = c->free + c->evictable + (uint64_t)c->pool->num_free * c->blocks_per_slab;
+	uint64_t others = c->outstanding - own_room, idle = 0;
+
+	for (uint32_t at = *stand; at != NONE && !aux_hold(cache_aux(c, at)); at = cache_block(c, at)->parent)
+		idle++;
+	for (; *stand != NONE && idle && have < idle + others; idle--) {
+		n = begins_at(c, *stand);
+		*stand = cache_block(c, *stand)->parent;
+	}
+	return n;
+}
+
+int held_match(struct held *h, struct cache *c, uint32_t ns, const uint64_t *tokens, uint64_t n, uint64_t own_room)
+{
+	uint32_t blocks = (uint32_t)((n + c->block_size - 1) >> c->slots_shift), stand = NONE, *ids;
+	uint64_t k;
+	int r = 0;
+
+	ids = malloc((blocks + 1) * sizeof(*ids));
+	if (!ids)
+		return -ENOMEM;
+	k = tree_match(c, ns, &stand, 0, tokens, n, ids);
+	k = c->outstanding > own_room ? holdable(c, &stand, k, own_room) : k;
+	blocks = (uint32_t)((k + c->block_size - 1) >> c->slots_shift);
+	r = held_reserve(h, blocks);
+	if (r)
+		goto out;
+	held_stand(h, c, stand);
+	if (k && (k & (c->block_size - 1)))
+		ids[blocks - 1] = stand; /* a shortened path ends in the stand */
+	for (uint32_t i = 0; i < blocks; i++)
+		held_set(h, c, i, ids[i], false);
+	h->num = blocks;
+	h->length = h->stand_pos = k;
+out:
+	free(ids);
+	return r;
+}
+
+int held_fork(struct held *to, struct held *from, struct cache *c, uint64_t length)
+{
+	uint32_t blocks = (uint32_t)((length + c->block_size - 1) >> c->slots_shift);
+	uint32_t stand = from->stand;
+	int r = held_reserve(to, blocks);
+
+	if (r)
+		return r;
+	while (stand != NONE && begins_at(c, stand) >= length)
+		stand = cache_block(c, stand)->parent;
+	held_stand(to, c, stand);
+	for (uint32_t i = 0; i < blocks; i++) {
+		to->table[i] = from->table[i];
+		if (to->table[i].own)
+			cache_ref(c, to->table[i].id);
+	}
+	to->num = blocks;
+	to->length = length;
+	to->stand_pos = from->stand_pos < length ? from->stand_pos : length;
+	to->pub_limit = from->pub_limit < length ? from->pub_limit : UINT64_MAX;
+	if (blocks && (length & (c->block_size - 1))) {
+		struct table_entry *tail = &to->table[blocks - 1];
+		struct block_aux *a = cache_aux(c, tail->id);
+
+		if (!tail->own && begins_at(c, tail->id) >= length)
+			held_set(to, c, blocks - 1, stand, false);
+		else if ((length & (c->block_size - 1)) > cache_count(c, tail->id)) {
+			/* Both hold private slots: neither writes in place any more. */
+			a->owner = 0;
+			a->frozen = true;
+		}
+	}
+	return 0;
+}
+
+/* ---- Writing and publishing ---- */
+
+bool held_writable(const struct held *h, const struct cache *c, uint32_t ns, uint64_t token)
+{
+	uint32_t slot = (uint32_t)(h->length & (c->block_size - 1));
+	const struct table_entry *e = &h->table[h->num - 1];
+	const struct block_aux *a = cache_aux(c, e->id);
+	uint32_t count = cache_count(c, e->id);
+
+	if (a->state == BLOCK_PRIVATE)
+		return e->own && a->refs == 1;
+	if (slot < count || a->frozen || (a->owner && a->owner != h->serial))
+		return false;
+	return slot > count || find_child(c, ns, e->id, slot, token) == NONE;
+}
+
+/* Our own published tail grows by the tokens up to `end`; false if a child has taken the place. */
+static bool publish_in_place(struct held *h, struct cache *c, uint32_t ns, uint32_t id, uint64_t end)
+{
+	struct attnd_block *b = cache_block(c, id);
+	struct block_aux *a = cache_aux(c, id);
+	uint32_t slot = (uint32_t)(h->stand_pos - b->position), count = cache_count(c, id), last;
+
+	if (slot < count) { /* a fork has published more of it */
+		last = (uint32_t)(end - b->position);
+		h->stand_pos = b->position + (last < count ? last : count);
+		return true;
+	}
+	if (find_child(c, ns, id, slot, cache_tokens(c, id)[slot]) != NONE)
+		return false;
+	last = (uint32_t)(end - b->position);
+	atomic_store_explicit(&b->count, (uint16_t)last, memory_order_release);
+	if (a->fill <= last)
+		a->frozen = false;
+	h->stand_pos = end;
+	return true;
+}
+
+/*
+ * The owner of the tail that we stand in has computed the same next token in place: it publishes
+ * first, so that its slots do not end up behind a child of their own block.
+ */
+static bool owner_comes_first(const struct held *h, const struct cache *c, uint32_t slot, uint64_t token)
+{
+	const struct block_aux *a;
+
+	if (!slot || h->stand == NONE)
+		return false;
+	a = cache_aux(c, h->stand);
+	return a->owner && a->owner != h->serial && slot == cache_count(c, h->stand) && a->fill > slot &&
+	       cache_tokens(c, h->stand)[slot] == token;
+}
+
+static void publish_private(struct held *h, struct cache *c, uint32_t ns, struct table_entry *e, uint64_t end)
+{
+	uint32_t slot = (uint32_t)(h->stand_pos & (c->block_size - 1));
+	uint64_t position = h->stand_pos - slot;
+	struct block_aux *a = cache_aux(c, e->id);
+	uint64_t filled = h->length - position;
+
+	cache_publish(c, e->id, ns, h->stand, slot, (uint32_t)(end - position), (uint32_t)position);
+	a->fill = (uint16_t)(filled < c->block_size ? filled : c->block_size);
+	a->owner = a->refs == 1 ? h->serial : 0;
+	a->frozen = a->refs > 1 && a->fill > end - position;
+	held_stand(h, c, e->id);
+	e->own = false;
+	cache_unref(c, e->id);
+	h->stand_pos = end;
+}
+
+uint64_t held_publish(struct held *h, struct cache *c, uint32_t ns, uint64_t upto)
+{
+	uint64_t before = h->stand_pos;
+
+	upto = upto < h->length ? upto : h->length;
+	upto = upto < h->pub_limit ? upto : h->pub_limit;
+	while (h->stand_pos < upto) {
+		uint32_t i = (uint32_t)(h->stand_pos >> c->slots_shift), stand = h->stand;
+		uint32_t slot = (uint32_t)(h->stand_pos & (c->block_size - 1));
+		struct table_entry *e = &h->table[i];
+		uint64_t end = (uint64_t)(i + 1) << c->slots_shift, k;
+		const uint64_t *tokens = cache_tokens(c, e->id) + slot;
+
+		end = end < upto ? end : upto;
+		if (e->id == stand && publish_in_place(h, c, ns, stand, end))
+			continue;
+		k = tree_match(c, ns, &stand, h->stand_pos, tokens, end - h->stand_pos, NULL);
+		if (k) {
+			held_stand(h, c, stand);
+			h->stand_pos += k;
+			continue;
+		}
+		if (cache_aux(c, e->id)->state == BLOCK_PUBLIC || owner_comes_first(h, c, slot, *tokens))
+			break;
+		publish_private(h, c, ns, e, end);
+	}
+	return h->stand_pos - before;
+}

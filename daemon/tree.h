@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The prefix tree of a cache, and one sequence's place in it.
+ *
+ * In:   tokens. Out: a held block table; published blocks.
+ * Next: engine.c opens, forks and trims with it, plan.c extends and publishes.
+ *
+ * Matching compares tokens, block by block, and may end at any token. One owner: the leader.
+ *
+ * A table entry is either the sequence's own (it has a direct reference: private blocks, and
+ * blocks that were published while a fork shared them) or lies on the path from the root to
+ * `stand`, which is held by the one reference on `stand`.
+ */
+#ifndef ATTND_DAEMON_TREE_H
+#define ATTND_DAEMON_TREE_H
+
+#include "cache.h"
+
+struct table_entry {
+	uint64_t offset; /* of the block's piece on each node */
+	uint8_t *flags;
+	uint32_t id;
+	bool own;
+};
+
+/* A sequence in one cache. */
+struct held {
+	struct table_entry *table;
+	uint32_t num, cap;
+	uint32_t stand;	    /* deepest block of the tree on the path of its tokens, held; or NONE */
+	uint64_t length;    /* tokens, all layers written */
+	uint64_t stand_pos; /* of these, how many the tree has along the path; <= length */
+	uint64_t pub_limit; /* never published from here on */
+	uint64_t serial;    /* names the sequence as a tail's owner */
+};
+
+void held_init(struct held *h, uint64_t serial);
+/** Drop every reference and the table. */
+void held_destroy(struct held *h, struct cache *c);
+
+/** Room in the table for `blocks` entries. 0 or -ENOMEM. */
+int held_reserve(struct held *h, uint32_t blocks);
+
+/**
+ * Walk from (stand, pos) along tokens: how many the tree has. *stand becomes the block where it
+ * ended; ids[i] (may be NULL) the block that serves block index pos / block_size + i. Holds nothing.
+ */
+uint64_t tree_match(const struct cache *c, uint32_t ns, uint32_t *stand, uint64_t pos, const uint64_t *tokens,
+		    uint64_t n, uint32_t *ids);
+
+/**
+ * Match an empty `h` from the root and hold what was found, as far as there is room beside the
+ * grants of others. 0 or -ENOMEM (the table's memory).
+ */
+int held_match(struct held *h, struct cache *c, uint32_t ns, const uint64_t *tokens, uint64_t n, uint64_t own_room);
+
+/** Shorten to `length` tokens. */
+void held_trim(struct held *h, struct cache *c, uint64_t length);
+
+/** Make the empty `to` hold the first `length` tokens of `from`; they share from then on. 0 or -ENOMEM. */
+int held_fork(struct held *to, struct held *from, struct cache *c, uint64_t length);
+
+/** Move `stand`: the new one is held before the old is let go. */
+void held_stand(struct held *h, struct cache *c, uint32_t stand);
+
+/** Set table[i] to a block. */
+void held_set(struct held *h, const struct cache *c, uint32_t i, uint32_t id, bool own);
+
+/** A plan that wrote in place was given up: the tail holds no more private slots than the length says. */
+void held_unfill(struct held *h, struct cache *c);
+
+/** May this sequence write at its end (a position inside its last entry) in place? */
+bool held_writable(const struct held *h, const struct cache *c, uint32_t ns, uint64_t token);
+
+/** Publish up to `upto` tokens, as far as the rules allow. Returns how many became visible. */
+uint64_t held_publish(struct held *h, struct cache *c, uint32_t ns, uint64_t upto);
+
+#endif

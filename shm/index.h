@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The child index: which published block continues a given one at a slot with a token.
+ *
+ * In:   a key (namespace and parent, slot, token). Out: a block id.
+ * Next: daemon/tree.c matches and publishes by it.
+ *
+ * A chained hash table over ids; the chain stands in an array of the caller's, next[id]. Tokens
+ * are compared through the caller's `equal`, never only hashes. Keyed by a secret, so that
+ * tokens cannot be chosen to collide. Derived: rebuilt from the descriptors. One owner, the leader.
+ */
+#ifndef ATTND_SHM_INDEX_H
+#define ATTND_SHM_INDEX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct attnd_index_key {
+	uint32_t ns;
+	uint32_t parent;
+	uint32_t slot;
+	uint64_t token;
+};
+
+struct attnd_index {
+	uint32_t *heads;
+	uint32_t mask; /* buckets - 1 */
+	uint32_t used;
+	uint64_t secret[2];
+	/** The key of a block that is in the table, and its link; ctx is the caller's. */
+	void (*key)(void *ctx, uint32_t id, struct attnd_index_key *ret);
+	uint32_t *(*next)(void *ctx, uint32_t id);
+	void *ctx;
+};
+
+/** 0 or -ENOMEM. The secret is random. */
+int attnd_index_init(struct attnd_index *x, void (*key)(void *, uint32_t, struct attnd_index_key *),
+		     uint32_t *(*next)(void *, uint32_t), void *ctx);
+void attnd_index_destroy(struct attnd_index *x);
+
+/** Make room for `n` entries in all, so that later inserts cannot fail. 0 or -ENOMEM. */
+int attnd_index_reserve(struct attnd_index *x, uint32_t n);
+
+/** The block under this key, or UINT32_MAX. */
+uint32_t attnd_index_find(const struct attnd_index *x, const struct attnd_index_key *key);
+
+/** Add `id`, whose key is not in the table yet. */
+void attnd_index_insert(struct attnd_index *x, uint32_t id);
+void attnd_index_remove(struct attnd_index *x, uint32_t id);
+
+#endif
