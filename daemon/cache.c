@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ns.h"
+#include "realm.h"
 
 #define NONE ATTND_BLOCK_NONE
 
@@ -213,6 +214,7 @@ static void unpublish(struct cache *c, uint32_t id)
 	ns_unref(c->ns, b->ns);
 	b->generation++;
 	c->evicted++;
+	counters_add(c->counters, evicted_blocks, 1);
 }
 
 bool cache_evict(struct cache *c)
@@ -534,8 +536,9 @@ static void describe(const struct cache *c)
 	atomic_store_explicit(&m->used, 1, memory_order_release);
 }
 
-int cache_create(struct pool *p, struct ns_table *ns, const char *realm, const struct attnd_wire_cache *id,
-		 uint64_t features, enum attnd_wire_field *field, struct cache **ret)
+int cache_create(struct pool *p, struct ns_table *ns, struct attnd_counters *counters, const char *realm,
+		 const struct attnd_wire_cache *id, uint64_t features, enum attnd_wire_field *field,
+		 struct cache **ret)
 {
 	struct cache *c = calloc(1, sizeof(*c));
 	int slot, r;
@@ -546,6 +549,7 @@ int cache_create(struct pool *p, struct ns_table *ns, const char *realm, const s
 	c->pool = p;
 	c->ns = ns;
 	c->identity = *id;
+	c->counters = counters;
 	strncpy(c->realm, realm, sizeof(c->realm) - 1);
 	c->free_head = c->lru_first = c->lru_last = NONE;
 	r = set_format(c, features, field);

@@ -59,6 +59,7 @@ struct cache {
 	struct ns_table *ns;
 	uint32_t id; /* in pool->caches */
 	char realm[80];
+	struct attnd_counters *counters; /* of the realm */
 	struct attnd_wire_cache identity;
 	struct attnd_kv_format fmt; /* of a node */
 	struct attnd_ops ops;
@@ -76,9 +77,9 @@ struct cache {
 	uint64_t total, free, evictable; /* blocks; referenced = total - free - evictable */
 	uint64_t outstanding;		 /* blocks that grants still guarantee beyond what their engines use */
 	uint64_t granted;		 /* blocks, sum of the grants */
-	uint64_t evicted, copied;
-	struct layer_scales *scales; /* [layers] */
-	uint32_t engines;	     /* that opened it */
+	uint64_t evicted, copied;	 /* blocks, since the start */
+	struct layer_scales *scales;	 /* [layers] */
+	uint32_t engines;		 /* that opened it */
 };
 
 static inline struct block_extent *cache_ext(const struct cache *c, uint32_t id)
@@ -124,8 +125,9 @@ struct cache *cache_find(struct pool *p, const char *realm, const struct attnd_w
  * Make one. The identity has been validated. `field` names what was wrong: -EINVAL (block larger
  * than a slab), -ENOSPC (caches), -ENOMEM.
  */
-int cache_create(struct pool *p, struct ns_table *ns, const char *realm, const struct attnd_wire_cache *id,
-		 uint64_t features, enum attnd_wire_field *field, struct cache **ret);
+int cache_create(struct pool *p, struct ns_table *ns, struct attnd_counters *counters, const char *realm,
+		 const struct attnd_wire_cache *id, uint64_t features, enum attnd_wire_field *field,
+		 struct cache **ret);
 /** Evicts everything and returns its slabs; no engine has it open. */
 void cache_destroy(struct cache *c);
 

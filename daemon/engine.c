@@ -3,6 +3,7 @@
 #include "engine.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,8 +12,7 @@
 
 /* ---- Engines ---- */
 
-int engine_create(struct engine_table *t, const uint8_t *id, struct realm *realm, uid_t uid, uint32_t owner,
-		  struct engine **ret)
+int engine_create(struct engine_table *t, const uint8_t *id, const struct engine_maker *by, struct engine **ret)
 {
 	struct engine *e = calloc(1, sizeof(*e));
 
@@ -33,9 +33,14 @@ int engine_create(struct engine_table *t, const uint8_t *id, struct realm *realm
 		memcpy(e->id, id, sizeof(e->id));
 		e->named = true;
 	}
-	e->realm = realm;
-	e->uid = uid;
-	e->owner = owner;
+	e->realm = by->realm;
+	e->uid = by->uid;
+	e->owner = by->session;
+	e->alone = by->alone;
+	if (e->alone)
+		snprintf(e->shares, sizeof(e->shares), "engine:%llu", (unsigned long long)++t->serial);
+	else
+		snprintf(e->shares, sizeof(e->shares), "%s", e->realm->name);
 	e->sessions = 1;
 	e->max_seqs = t->max_seqs;
 	e->next = t->first;
@@ -63,7 +68,8 @@ static void engine_free(struct engine_table *t, struct engine *e)
 	*p = e->next;
 	for (uint32_t i = 0; i < e->num_caches; i++) {
 		engine_grant(e, i, 0, 0);
-		e->caches[i].cache->engines--;
+		if (!--e->caches[i].cache->engines && e->alone)
+			cache_destroy(e->caches[i].cache); /* nobody could ever hit it */
 	}
 	for (uint32_t i = 1; i < e->num_ns; i++)
 		ns_unref(t->ns, e->ns[i]);
@@ -110,7 +116,7 @@ static struct answer opened(const struct engine *e, uint32_t i)
 struct answer engine_cache_open(struct engine *e, struct pool *p, struct ns_table *ns,
 				const struct attnd_wire_cache *id, bool create, uint64_t features)
 {
-	struct cache *c = cache_find(p, e->realm->name, id);
+	struct cache *c = cache_find(p, e->shares, id);
 	struct answer a = ANSWER_OK;
 	uint32_t i;
 
@@ -122,7 +128,7 @@ struct answer engine_cache_open(struct engine *e, struct pool *p, struct ns_tabl
 	if (e->num_caches == ATTND_MAX_CACHES)
 		return ANSWER_BAD(ENOSPC, CACHE, ATTND_MAX_CACHES);
 	if (!c) {
-		a.res = cache_create(p, ns, e->realm->name, id, features, &a.field, &c);
+		a.res = cache_create(p, ns, e->realm->counters, e->shares, id, features, &a.field, &c);
 		if (a.res) {
 			a.limit = a.field == ATTND_FIELD_BLOCK_BYTES ? p->slab_bytes : 0;
 			return a;

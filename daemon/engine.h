@@ -57,6 +57,8 @@ struct engine {
 	bool named; /* others may join by id */
 	bool dead;  /* its owner has ended */
 	struct realm *realm;
+	char shares[80]; /* the realm of its caches: realm->name, or its own if it is alone */
+	bool alone;
 	uid_t uid;
 	uint32_t owner; /* id of the session that made it */
 	uint32_t sessions;
@@ -78,9 +80,15 @@ struct engine_table {
 	uint32_t max_seqs;
 };
 
+struct engine_maker {
+	struct realm *realm;
+	uid_t uid;
+	uint32_t session;
+	bool alone; /* of an unmapped user namespace: shares its caches with no other engine */
+};
+
 /** A new engine with one session. id NULL: nobody else can join it. */
-int engine_create(struct engine_table *t, const uint8_t *id, struct realm *realm, uid_t uid, uint32_t owner,
-		  struct engine **ret);
+int engine_create(struct engine_table *t, const uint8_t *id, const struct engine_maker *by, struct engine **ret);
 struct engine *engine_find(struct engine_table *t, const uint8_t *id);
 /** One session leaves; the last one's leaving frees the engine once its sequences are gone. */
 void engine_leave(struct engine_table *t, struct engine *e);

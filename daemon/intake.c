@@ -78,17 +78,26 @@ static bool all_zero(const void *p, size_t bytes)
 
 /* ---- Engines and caches ---- */
 
+static struct engine_maker maker(const struct lead_session *ls)
+{
+	return (struct engine_maker){.realm = ls->realm,
+				     .uid = ls->session->uid,
+				     .session = ls->session->id,
+				     .alone = ls->session->overflow_uid};
+}
+
 int session_engine(struct leader *l, struct lead_session *ls)
 {
-	if (ls->engine)
-		return 0;
-	return engine_create(&l->engines, NULL, ls->realm, ls->session->uid, ls->session->id, &ls->engine);
+	const struct engine_maker by = maker(ls);
+
+	return ls->engine ? 0 : engine_create(&l->engines, NULL, &by, &ls->engine);
 }
 
 static struct answer op_engine(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
 {
 	struct attnd_wire_engine w;
 	struct answer a = payload(l, ls, sqe, sizeof(w), &w);
+	const struct engine_maker by = maker(ls);
 	struct engine *e;
 
 	if (a.res)
@@ -103,7 +112,7 @@ static struct answer op_engine(struct leader *l, struct lead_session *ls, const 
 	if (sqe->flags & ATTND_ENGINE_CREATE) {
 		if (e)
 			return ANSWER_BAD(EEXIST, ENGINE_ID, 0);
-		a.res = engine_create(&l->engines, w.id, ls->realm, ls->session->uid, ls->session->id, &ls->engine);
+		a.res = engine_create(&l->engines, w.id, &by, &ls->engine);
 		return a;
 	}
 	/* Another's engine is as good as none: an id that is not yours tells you nothing. */

@@ -83,7 +83,7 @@ struct answer submit_params(struct lead_session *ls, uint32_t id, const struct a
 /** Check a job and start it: `*ret_started` says that it is with the team, else it is done. */
 struct answer submit_job(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe, bool *ret_started);
 /** The team has finished the session's job: what it answers. */
-struct answer submit_done(struct leader *l, struct lead_session *ls);
+struct answer submit_done(struct lead_session *ls);
 void params_free(struct params *p);
 
 /* ---- reply.c ---- */

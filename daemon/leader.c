@@ -53,7 +53,8 @@ static int session_add(struct leader *l, struct session *s)
 		return -ENOMEM;
 	ls->cq_entries = r->cq_entries;
 	ls->queue = calloc(ls->cq_entries, sizeof(*ls->queue));
-	if (!ls->queue || realm_get(&l->realms, s->realm, &ls->realm)) {
+	/* What an unmapped uid does is counted where no client looks. */
+	if (!ls->queue || realm_get(&l->realms, s->overflow_uid ? "overflow" : s->realm, &ls->realm)) {
 		session_free(ls);
 		return -ENOMEM;
 	}
@@ -198,7 +199,7 @@ static void finish_job(struct leader *l, struct lead_session *ls)
 
 	team_retire(&l->team, &ls->job.team);
 	ls->running = false;
-	a = submit_done(l, ls);
+	a = submit_done(ls);
 	if (!ls->ending)
 		reply_put(ls, ls->job_request.sqe.user_data, &a);
 	for (uint32_t i = 0; ls->drop_segments; i++)

@@ -110,6 +110,7 @@ static int take_blocks(struct plan *p, struct plan_row *r, const struct need *n)
 	r->fresh = (at + B - 1) / B;
 	if (n->copy) {
 		r->copies = true;
+		counters_add(c->counters, copied_blocks, 1);
 		r->copy_index = at / B;
 		r->copy_slots = at % B;
 		r->source = n->taken ? r->ext[r->num_ext - 1] : h->table[h->num - 1];

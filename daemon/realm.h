@@ -37,9 +37,9 @@ void realm_table_destroy(struct realm_table *t);
 int realm_get(struct realm_table *t, const char *name, struct realm **ret);
 
 /** Counters have one writer, the leader: load and store suffice. */
-#define realm_count(realm, name, n)                                                                                 \
-	atomic_store_explicit(&(realm)->counters->name,                                                             \
-			      atomic_load_explicit(&(realm)->counters->name, memory_order_relaxed) + (uint64_t)(n), \
+#define realm_count(realm, name, n) counters_add((realm)->counters, name, n)
+#define counters_add(c, name, n)                                                                                  \
+	atomic_store_explicit(&(c)->name, atomic_load_explicit(&(c)->name, memory_order_relaxed) + (uint64_t)(n), \
 			      memory_order_relaxed)
 
 #endif

@@ -305,8 +305,10 @@ struct answer submit_job(struct leader *l, struct lead_session *ls, const struct
 	struct job *j = &ls->job;
 	struct answer a = build_job(j, ls, sqe);
 
-	if (a.res)
+	if (a.res) {
+		realm_count(ls->realm, failed_jobs, 1);
 		return a;
+	}
 	if (exec_prepare(j, l->team.num_members))
 		return ANSWER_BAD(ENOMEM, PLAN, 0);
 	j->plan->running++;
@@ -316,17 +318,16 @@ struct answer submit_job(struct leader *l, struct lead_session *ls, const struct
 		return ANSWER_OK;
 	}
 	team_run_alone(&l->team, &j->team);
-	return submit_done(l, ls);
+	return submit_done(ls);
 }
 
-struct answer submit_done(struct leader *l, struct lead_session *ls)
+struct answer submit_done(struct lead_session *ls)
 {
 	struct job *j = &ls->job;
 	struct plan *p = j->plan;
 	struct answer a = ANSWER_OK;
 	bool decode = p->max_row <= 1;
 
-	(void)l;
 	p->running--;
 	params_free(j->params);
 	a.res = atomic_load_explicit(&j->error, memory_order_relaxed);
@@ -341,6 +342,8 @@ struct answer submit_done(struct leader *l, struct lead_session *ls)
 			realm_count(ls->realm, decode_jobs, 1);
 		else
 			realm_count(ls->realm, extend_jobs, 1);
+	} else {
+		realm_count(ls->realm, failed_jobs, 1);
 	}
 	ls->jobs++;
 	if (p->orphan)
