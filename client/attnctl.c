@@ -224,7 +224,7 @@ static void format_value(const char *key, const json_t *value, char *buf, size_t
 {
 	char *text;
 
-	if (json_is_number(value) && ends_with(key, "bytes"))
+	if (json_is_number(value) && (ends_with(key, "bytes") || strncmp(key, "bytes_", 6) == 0))
 		format_bytes(json_number_value(value), buf, size);
 	else if (json_is_number(value) && ends_with(key, "_s"))
 		format_seconds(json_number_value(value), buf, size);

@@ -5,8 +5,8 @@
  * In:   a line "status", "sessions" or "caches", or {"command": "status"}. Out: control's part
  *       (status.c) merged with the leader's. Next: leader.c by mail; client/attnctl.c prints.
  *
- * What the leader answers is an object, merged into the top; for "sessions" its members are named
- * by session ids, each merged into that session's entry. An error is {"error": text, "errno": n}.
+ * What the leader answers is an object, merged into the top; for "sessions" it is {"sessions":
+ * [{"id": n, ...}]}, each merged into that session's entry. An error is {"error": text, "errno": n}.
  */
 #ifndef ATTND_DAEMON_ADMIN_H
 #define ATTND_DAEMON_ADMIN_H

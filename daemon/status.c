@@ -9,23 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../kernels/cpu.h"
-#include "../kernels/kernels.h"
 #include "../proto/wire.h"
 #include "clients.h"
 #include "memory.h"
-
-static json_t *cpu_json(const struct config *cfg)
-{
-	uint64_t features = attnd_features(), mask;
-	char names[256];
-
-	if (*cfg->cpu_mask && attnd_features_parse_mask(cfg->cpu_mask, &mask) == 0)
-		features &= mask;
-	attnd_features_format(features, names, sizeof(names));
-	return json_pack("{s:s s:s s:s}", "kernels", attnd_isa_name(features), "features", names, "mask",
-			 cfg->cpu_mask);
-}
 
 static json_t *config_json(const struct config *cfg)
 {
@@ -42,25 +28,34 @@ static json_t *status_json(const struct control *ctl)
 
 	snprintf(abi, sizeof(abi), "%d.%d", ATTND_ABI_MAJOR, ATTND_ABI_MINOR);
 	snprintf(instance, sizeof(instance), "%016" PRIx64, ctl->instance);
-	return json_pack("{s:s s:s s:i s:s s:f s:b s:s s:s s:s s:I s:I s:I s:o s:o}", "version", ATTND_VERSION, "abi",
+	return json_pack("{s:s s:s s:i s:s s:f s:b s:s s:s s:s s:I s:I s:I s:o}", "version", ATTND_VERSION, "abi",
 			 abi, "pid", (int)getpid(), "instance", instance, "uptime_s", uptime, "draining",
 			 ctl->draining, "event_loop", loop_name(ctl->loop), "socket", ctl->cfg.socket, "admin_socket",
 			 ctl->cfg.admin_socket, "rss_bytes", (json_int_t)memory_resident(), "sessions",
-			 (json_int_t)ctl->num_sessions, "arena_bytes", (json_int_t)ctl->arena_bytes, "cpu",
-			 cpu_json(&ctl->cfg), "config", config_json(&ctl->cfg));
+			 (json_int_t)ctl->num_sessions, "arena_bytes", (json_int_t)ctl->arena_bytes, "config",
+			 config_json(&ctl->cfg));
 }
 
-static json_t *sessions_json(const struct control *ctl, json_t *leader)
+/* The entry of this id in the leader's list, or NULL. */
+static json_t *find_session(const json_t *list, json_int_t id)
+{
+	json_t *entry;
+	size_t i;
+
+	json_array_foreach(list, i, entry) if (json_integer_value(json_object_get(entry, "id")) == id) return entry;
+	return NULL;
+}
+
+static json_t *sessions_json(const struct control *ctl, const json_t *leader)
 {
 	json_t *all = clients_json(ctl), *entry;
 	size_t i;
 
 	json_array_foreach(all, i, entry)
 	{
-		char id[16];
+		json_int_t id = json_integer_value(json_object_get(entry, "id"));
 
-		snprintf(id, sizeof(id), "%d", (int)json_integer_value(json_object_get(entry, "id")));
-		json_object_update_missing(entry, json_object_get(leader, id));
+		json_object_update_missing(entry, find_session(json_object_get(leader, "sessions"), id));
 	}
 	return json_pack("{s:o}", "sessions", all);
 }
