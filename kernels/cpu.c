@@ -83,6 +83,9 @@ static uint64_t detect(void)
 #elif defined(__riscv) && __riscv_xlen == 64
 
 #include <glob.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <sys/auxv.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -145,6 +148,46 @@ static bool device_tree_has(const char *name)
 	return all;
 }
 
+/* ---- Does an instruction run? ---- */
+
+static sigjmp_buf illegal;
+
+static void on_illegal(int sig)
+{
+	(void)sig;
+	siglongjmp(illegal, 1);
+}
+
+/*
+ * Where neither kernel nor device tree can name it (an old hwprobe and ACPI, qemu-user): one
+ * vfwmaccbf16.vv on one element, in numbers for assemblers without it. No vector register is
+ * live across a call. SIGILL's own action is back afterwards.
+ */
+static bool runs_vfwmaccbf16(void)
+{
+	static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+	struct sigaction catch = {.sa_handler = on_illegal}, before;
+	volatile bool ran = false;
+
+	pthread_mutex_lock(&one_at_a_time);
+	sigaction(SIGILL, &catch, &before);
+	if (sigsetjmp(illegal, 1) == 0) {
+		__asm__ volatile(".4byte 0xccf0f057\n" /* vsetivli zero, 1, e16, mf2, ta, ma */
+				 ".4byte 0xeea49457\n" /* vfwmaccbf16.vv v8, v9, v10 */
+				 ::
+					 : "memory");
+		ran = true;
+	}
+	sigaction(SIGILL, &before, NULL);
+	pthread_mutex_unlock(&one_at_a_time);
+	return ran;
+}
+
+static bool has_device_tree(void)
+{
+	return access("/proc/device-tree/cpus", F_OK) == 0;
+}
+
 /* In bytes. The number stands for vlenb, which an assembler without V does not know. */
 static uint64_t vlenb(void)
 {
@@ -175,8 +218,9 @@ static uint64_t detect(void)
 		f |= ATTND_CPU(ZVFH);
 	if (probe.value >> HWPROBE_ZVFBFMIN & 1 || device_tree_has("zvfbfmin"))
 		f |= ATTND_CPU(ZVFBFMIN);
-	if (probe.value >> HWPROBE_ZVFBFWMA & 1 || device_tree_has("zvfbfwma"))
-		f |= ATTND_CPU(ZVFBFWMA);
+	if (probe.value >> HWPROBE_ZVFBFWMA & 1 || device_tree_has("zvfbfwma") ||
+	    (!has_device_tree() && runs_vfwmaccbf16()))
+		f |= ATTND_CPU(ZVFBFMIN) | ATTND_CPU(ZVFBFWMA); /* the second implies the first */
 	return f | vlenb() * 8 << ATTND_CPU_VLEN_SHIFT;
 }
 

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include "partial.h"
 #include "attend_c.h"
+#include "rvv.h"
 #include "x86.h"
 
 enum { MIN_BLOCK = 16, MAX_BLOCK = 256, MAX_KV_HEADS = 1024, MAX_GROUP = 1024 };
@@ -55,6 +56,18 @@ bool attnd_fits_packed(uint64_t features, const struct attnd_kv_format *fmt)
 bool attnd_fits_fast_dpbf16(uint64_t features, const struct attnd_kv_format *fmt)
 {
 	return !(features & ATTND_CPU(SLOW_DPBF16)) && attnd_fits_packed(features, fmt);
+}
+
+bool attnd_fits_rvv(uint64_t features, const struct attnd_kv_format *fmt)
+{
+	(void)features;
+	return fmt->spec.layout == ATTND_K_PACKED && fmt->k_ilv == 1;
+}
+
+bool attnd_fits_rvv_pairs(uint64_t features, const struct attnd_kv_format *fmt)
+{
+	(void)features;
+	return fmt->spec.layout == ATTND_K_PACKED && fmt->k_ilv == 2;
 }
 
 bool attnd_kernel_serves(const struct attnd_kernel *k, uint64_t features, const struct attnd_kv_format *fmt)
@@ -114,22 +127,33 @@ static bool spec_valid(const struct attnd_kv_spec *s)
 	       scale_allowed(s->dtype, s->scale) && (!s->v_in_k || s->head_dim_v <= s->head_dim);
 }
 
+#if defined(__riscv)
 /*
- * Lanes and interleaving of packed tiles. They depend on the architecture (and VLEN), not on
- * what --cpu-mask leaves, so that a cache stays readable when features are taken away.
+ * RVV multiplies a scalar with a vector: VLEN/8 lanes of f32 are a group of four registers. V's
+ * dims are spread evenly over the fewest strips. Without Zvfbfwma one 32-bit word holds two dims
+ * (tokens), which a shift and a mask widen, so for bf16 the layout depends on that feature, too.
+ */
+static void layout_lanes_rvv(uint64_t features, struct attnd_kv_format *f)
+{
+	uint32_t lanes = vlen_bits(features) / 8, dims = f->spec.head_dim_v, strips = (dims + lanes - 1) / lanes;
+
+	f->k_lanes = (uint16_t)(lanes < f->spec.block_size ? lanes : f->spec.block_size);
+	f->v_lanes = (uint16_t)round_up((dims + strips - 1) / strips, 4);
+	f->k_ilv = f->v_ilv = f->spec.dtype == ATTND_K_BF16 && !(features & ATTND_CPU(ZVFBFWMA)) ? 2 : 1;
+}
+#endif
+
+/*
+ * Lanes and interleaving of packed tiles. They depend on the architecture, not on what
+ * --cpu-mask leaves, so that a cache stays readable when features are taken away.
  *
  * x86: 16 lanes are one zmm of f32; pairs are what vdpbf16ps and tdpbf16ps multiply, and one
- * byte pair widens to one bf16 pair, so 1-byte types pair too; f16 widens to f32 in order. RVV multiplies a scalar
- * with a vector: no interleaving, and VLEN/8 lanes of f32 are a group of four registers.
+ * byte pair widens to one bf16 pair, so 1-byte types pair too; f16 widens to f32 in order.
  */
 static void layout_lanes(uint64_t features, struct attnd_kv_format *f)
 {
 #if defined(__riscv)
-	uint32_t lanes = vlen_bits(features) / 8;
-
-	f->k_lanes = (uint16_t)(lanes < f->spec.block_size ? lanes : f->spec.block_size);
-	f->v_lanes = (uint16_t)lanes;
-	f->k_ilv = f->v_ilv = 1;
+	layout_lanes_rvv(features, f);
 #else
 	(void)features;
 	f->k_lanes = f->v_lanes = 16;
@@ -150,6 +174,9 @@ static uint32_t scratch_bytes(uint64_t features, const struct attnd_kv_format *f
 	(void)features;
 #if defined(__x86_64__)
 	n = attnd_x86_scratch(f) > n ? attnd_x86_scratch(f) : n;
+#elif defined(__riscv)
+	if (f->spec.layout == ATTND_K_PACKED)
+		n = attnd_rvv_scratch(f) > n ? attnd_rvv_scratch(f) : n;
 #endif
 	return n;
 }

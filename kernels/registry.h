@@ -94,7 +94,31 @@
 #define ATTND_KERNELS_AMX(X)
 #define ATTND_KERNELS_ARCH(X) ATTND_KERNELS_AVX2(X) ATTND_KERNELS_AVX512(X) ATTND_KERNELS_AMX(X)
 #elif defined(__riscv) && __riscv_xlen == 64
-#define ATTND_KERNELS_ARCH(X)
+#define ATTND_KERNELS_ARCH(X)                                                                    \
+	X(attend, f32_f32, rvv, RVV, F32, F32, ATTND_CPU(RVV), rvv)                                     \
+	X(attend, f16_f32, rvv, RVV, F16, F32, ATTND_CPU(RVV), rvv)                                     \
+	X(attend, bf16_f32, rvv, RVV, BF16, F32, ATTND_CPU(RVV), rvv)                                   \
+	X(attend, f32_bf16, rvv, RVV, F32, BF16, ATTND_CPU(RVV), rvv_pairs)                             \
+	X(attend, f16_bf16, rvv, RVV, F16, BF16, ATTND_CPU(RVV), rvv_pairs)                             \
+	X(attend, bf16_bf16, rvv, RVV, BF16, BF16, ATTND_CPU(RVV), rvv_pairs)                           \
+	X(attend, f32_f16, rvv, RVV, F32, F16, ATTND_CPU(RVV), rvv)                                     \
+	X(attend, f16_f16, rvv, RVV, F16, F16, ATTND_CPU(RVV), rvv)                                     \
+	X(attend, bf16_f16, rvv, RVV, BF16, F16, ATTND_CPU(RVV), rvv)                                   \
+	X(attend, f32_int8, rvv, RVV, F32, INT8, ATTND_CPU(RVV), rvv)                                   \
+	X(attend, f16_int8, rvv, RVV, F16, INT8, ATTND_CPU(RVV), rvv)                                   \
+	X(attend, bf16_int8, rvv, RVV, BF16, INT8, ATTND_CPU(RVV), rvv)                                 \
+	X(attend, f32_e4m3, rvv, RVV, F32, FP8_E4M3, ATTND_CPU(RVV), rvv)                               \
+	X(attend, f16_e4m3, rvv, RVV, F16, FP8_E4M3, ATTND_CPU(RVV), rvv)                               \
+	X(attend, bf16_e4m3, rvv, RVV, BF16, FP8_E4M3, ATTND_CPU(RVV), rvv)                             \
+	X(attend, f32_e5m2, rvv, RVV, F32, FP8_E5M2, ATTND_CPU(RVV), rvv)                               \
+	X(attend, f16_e5m2, rvv, RVV, F16, FP8_E5M2, ATTND_CPU(RVV), rvv)                               \
+	X(attend, bf16_e5m2, rvv, RVV, BF16, FP8_E5M2, ATTND_CPU(RVV), rvv)                             \
+	X(attend, f32_f16, rvvh, RVV, F32, F16, ATTND_CPU(ZVFH), rvv)                                   \
+	X(attend, f16_f16, rvvh, RVV, F16, F16, ATTND_CPU(ZVFH), rvv)                                   \
+	X(attend, bf16_f16, rvvh, RVV, BF16, F16, ATTND_CPU(ZVFH), rvv)                                 \
+	X(attend, f32_bf16, rvvbf, RVV, F32, BF16, ATTND_CPU(RVV), rvv)                                 \
+	X(attend, f16_bf16, rvvbf, RVV, F16, BF16, ATTND_CPU(RVV), rvv)                                 \
+	X(attend, bf16_bf16, rvvbf, RVV, BF16, BF16, ATTND_CPU(ZVFBFWMA), rvv)
 #else
 #define ATTND_KERNELS_ARCH(X)
 #endif
@@ -107,6 +131,8 @@ typedef bool attnd_fits_fn(uint64_t features, const struct attnd_kv_format *fmt)
 attnd_fits_fn attnd_fits_any;
 attnd_fits_fn attnd_fits_packed;      /* packed, V stored apart from K */
 attnd_fits_fn attnd_fits_fast_dpbf16; /* the same, where vdpbf16ps beats f32 FMA */
+attnd_fits_fn attnd_fits_rvv;	      /* packed, not interleaved */
+attnd_fits_fn attnd_fits_rvv_pairs;   /* packed, two dims or tokens side by side */
 
 #define ATTND_X(op, types, suffix, isa, q, kv, need, fits) attnd_##op##_fn attnd_##op##_##types##_##suffix;
 ATTND_KERNELS(ATTND_X)
