@@ -80,15 +80,22 @@ static int attnd_begin(struct attention *a, const struct step *step)
 	return rc ? failed(t, "planning a step", rc) : 0;
 }
 
-/* A row that the daemon refused (no room, over quota) has zeros for outputs: no use to go on. */
+/* A refused row has zeros for outputs: no use to go on. */
 static int wait_plan(struct attnd_attention *t)
 {
 	int rc = attnd_wait(t->attnd, t->plan_job, NULL);
 
 	t->plan_job = 0;
-	for (uint32_t i = 0; !rc && i < t->num_rows; i++)
+	if (rc)
+		return failed(t, "planning a step", rc);
+	for (uint32_t i = 0; i < t->num_rows; i++) {
 		rc = t->status[i].status;
-	return rc;
+		if (rc == -ENOMEM)
+			return fail(t->base.error, rc, "the daemon's pool is full");
+		if (rc)
+			return failed(t, "planning a step", rc);
+	}
+	return 0;
 }
 
 static int attnd_layer(struct attention *a, uint32_t layer, int flags)
@@ -110,7 +117,7 @@ static int attnd_layer(struct attention *a, uint32_t layer, int flags)
 	plan_rc = t->plan_job ? wait_plan(t) : 0;
 	if (!rc) /* whatever became of the plan: until then the buffers are the daemon's */
 		rc = attnd_wait(t->attnd, job, NULL);
-	return plan_rc ? failed(t, "planning a step", plan_rc) : rc ? failed(t, "attention", rc) : 0;
+	return plan_rc ? plan_rc : rc ? failed(t, "attention", rc) : 0;
 }
 
 static int attnd_close(struct attention *a, uint32_t sequence)

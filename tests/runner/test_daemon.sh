@@ -25,9 +25,9 @@ result() { # status, text
 	if [ "$1" = 0 ]; then echo "ok $n - $2"; else echo "not ok $n - $2"; fi
 }
 
-start_daemon() {
-	"$ATTND_DAEMON" --socket "$socket" --admin-socket "$socket.admin" --pool-size 32M --hugepages off "$@" \
-		>>"$tmp/log" 2>&1 &
+start_daemon() { # pool size
+	"$ATTND_DAEMON" --socket "$socket" --admin-socket "$socket.admin" --pool-size "$1" --hugepages off \
+		--log-level warn >>"$tmp/log" 2>&1 &
 	daemon=$!
 	for _ in {1..200}; do
 		[ -S "$socket" ] && "$BUILD/attnctl" --socket "$socket.admin" status >"$tmp/status" 2>&1 && return
@@ -61,7 +61,7 @@ reused() {
 	sed -n "$1p" "$tmp/got" | sed 's/.*"reused_tokens":\([0-9]*\).*/\1/'
 }
 
-start_daemon
+start_daemon 32M
 expected 'cold: the expected text'
 [ "$(reused 1)" = 0 ] && [ "$(reused 2)" -ge 650 ]
 result $? 'the second prompt found what the first had computed'
@@ -73,33 +73,47 @@ expected 'an f16 store, in chunks of 100, three at a time' --kv-dtype f16 --chun
 result $? 'another dtype is another cache'
 expected 'an f16 store, decoded alone' --kv-dtype f16 --batch 1
 
-# A long text; the daemon is killed in the middle and starts again.
-long=(--model "$model" --json --prompt 'The default is ' --max-new 900)
-"$runner" "${long[@]}" --local >"$tmp/expected"
-"$runner" "${long[@]}" --socket "$socket" >"$tmp/got" 2>"$tmp/err" &
-pid=$!
-sleep 0.3
-end_daemon KILL
-start_daemon
-wait $pid
-result $? 'a runner outlives a kill of the daemon'
-sed 's/^/# /' "$tmp/err"
-"$examples/compare-runs" "$tmp/expected" "$tmp/got" | sed 's/^/# /'
-[ "${PIPESTATUS[0]}" = 0 ]
-result $? 'and goes on with the same text'
+decode_jobs() {
+	"$BUILD/attnctl" --socket "$socket.admin" --json status | sed -n 's/.*"decode_jobs": \([0-9]*\).*/\1/p'
+}
 
-"$runner" "${long[@]}" --prompt 'The default was ' --socket "$socket" >"$tmp/got" 2>"$tmp/err" &
-pid=$!
-sleep 0.3
+# Start a long text in the background and come back when it is well on its way.
+start_long() {
+	local before
+	before=$(decode_jobs)
+	"$runner" "${long[@]}" --socket "$socket" >"$tmp/got" 2>"$tmp/err" &
+	pid=$!
+	for _ in {1..500}; do
+		[ "$(decode_jobs)" -lt $((before + 200)) ] || return
+		sleep 0.02
+	done
+}
+
+# The daemon ends in the middle and starts again.
+long=(--model "$model" --json --prompt 'The default is ' --max-new 1000)
+"$runner" "${long[@]}" --local >"$tmp/expected"
+for signal in KILL TERM; do
+	start_long
+	end_daemon $signal
+	start_daemon 32M
+	wait $pid
+	result $? "SIG$signal: the runner goes on with the next daemon"
+	sed 's/^/# /' "$tmp/err"
+	"$examples/compare-runs" "$tmp/expected" "$tmp/got" | sed 's/^/# /'
+	[ "${PIPESTATUS[0]}" = 0 ] && [ "$(decode_jobs)" -gt 0 ]
+	result $? "SIG$signal: with the same text"
+done
+
+start_long
 end_daemon KILL
 wait $pid
 [ $? = 1 ] && [ "$(wc -l <"$tmp/err")" = 1 ] && grep -q 'the daemon is gone' "$tmp/err"
 result $? 'a daemon that does not come back: one line, exit 1'
 sed 's/^/# /' "$tmp/err"
 
-start_daemon --pool-size 2M
+start_daemon 2M
 "$runner" --model "$model" --socket "$socket" --prompts "$model/prompts.jsonl" >"$tmp/out" 2>"$tmp/err"
-[ $? = 1 ] && [ "$(wc -l <"$tmp/err")" = 1 ]
+[ $? = 1 ] && [ "$(wc -l <"$tmp/err")" = 1 ] && grep -q 'pool is full' "$tmp/err"
 result $? 'too small a pool: one line, exit 1'
 sed 's/^/# /' "$tmp/err"
 end_daemon TERM

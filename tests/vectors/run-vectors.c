@@ -211,7 +211,7 @@ static int parse_options(int argc, char **argv, struct feed_options *ret)
 
 int main(int argc, char **argv)
 {
-	static const char *const flags[] = {"--pool-size", "128M", "--hugepages", "off", NULL};
+	static const char *const flags[] = {"--pool-size", "128M", "--hugepages", "off", "--log-level", "warn", NULL};
 	struct feed_options options = {0};
 	struct folders folders = {0};
 	attnd_t *a = NULL;
