@@ -279,7 +279,7 @@ int cl_connect(struct attnd **ret, const struct attnd_connect_options *options, 
 	       int (*failed)(void *), void *arg)
 {
 	const struct attnd_connect_options none = {0};
-	struct attnd *a;
+	struct attnd *a = NULL;
 	int rc = create(&a);
 
 	if (rc)

@@ -163,8 +163,10 @@ int cl_submit(struct attnd *a, struct cl_request *r, attnd_job_t *ret_job)
 	uint32_t slot;
 	int rc = a->state == CL_DOWN ? -ECONNRESET : take_slot(t, &slot);
 
-	if (rc)
+	if (rc) {
+		cl_fail_text(a, rc, rc == -EAGAIN ? "too many results wait to be collected" : "");
 		return cl_request_drop(a, r, rc);
+	}
 	j = &t->job[slot];
 	*j = r->job;
 	j->state = CL_JOB_FLYING;

@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+$(foreach t,test_connect test_jobs test_arena test_calls test_restore,\
+  $(eval $(call cmocka_test,tests/client/$(t),$(O)/tests/client/fake.o)))
+$(eval $(call cmocka_test,tests/client/test_heap))
