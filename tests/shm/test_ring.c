@@ -60,7 +60,8 @@ static void keeps_order(uint32_t start)
 		uint32_t n = (uint32_t)lap % ENTRIES + 1;
 
 		for (uint32_t i = 0; i < n; i++) {
-			e = (struct attnd_sqe){.opcode = 3, .user_data = put++, .u64 = {1, 2, 3, 4, 5, put}};
+			e = (struct attnd_sqe){.opcode = 3, .user_data = put, .u64 = {1, 2, 3, 4, 5, put + 1}};
+			put++;
 			attnd_ring_put(&p, &e);
 		}
 		for (uint32_t i = 0; i < n; i++) {
