@@ -43,23 +43,42 @@ static void session_free(struct lead_session *ls)
 	free(ls);
 }
 
-static int session_add(struct leader *l, struct session *s)
+/*
+ * The client may have mapped its region already and may write all of it: the numbers of entries
+ * are read once, and what is read has to be that region's size.
+ */
+static bool init_rings(struct lead_session *ls, const struct session *s)
 {
 	struct attnd_session_region *r = s->shared;
+	uint32_t sq = *(volatile uint32_t *)&r->sq_entries, cq = *(volatile uint32_t *)&r->cq_entries;
+	size_t sq_bytes = sq * sizeof(struct attnd_sqe), cq_bytes = cq * sizeof(struct attnd_cqe);
+	char *base = (char *)r + sizeof(*r);
+
+	if (sq > ATTND_MAX_ENTRIES || !sq || (sq & (sq - 1)) || cq > ATTND_MAX_ENTRIES || !cq || (cq & (cq - 1)) ||
+	    sizeof(*r) + sq_bytes + cq_bytes > s->region.bytes)
+		return false;
+	attnd_ring_init(&ls->sq, base, sq, sizeof(struct attnd_sqe));
+	attnd_ring_init(&ls->cq, base + sq_bytes, cq, sizeof(struct attnd_cqe));
+	ls->cq_entries = cq;
+	return true;
+}
+
+static int session_add(struct leader *l, struct session *s)
+{
 	struct lead_session *ls = calloc(1, sizeof(*ls));
-	char *base = (char *)r;
 
 	if (!ls)
 		return -ENOMEM;
-	ls->cq_entries = r->cq_entries;
+	if (!init_rings(ls, s)) {
+		session_free(ls);
+		return -EPROTO;
+	}
 	ls->queue = calloc(ls->cq_entries, sizeof(*ls->queue));
 	/* What an unmapped uid does is counted where no client looks. */
 	if (!ls->queue || realm_get(&l->realms, s->overflow_uid ? "overflow" : s->realm, &ls->realm)) {
 		session_free(ls);
 		return -ENOMEM;
 	}
-	attnd_ring_init(&ls->sq, base + r->sq_offset, r->sq_entries, sizeof(struct attnd_sqe));
-	attnd_ring_init(&ls->cq, base + r->cq_offset, r->cq_entries, sizeof(struct attnd_cqe));
 	ls->session = s;
 	s->lead.priv = ls;
 	ls->next = l->sessions;
@@ -151,11 +170,13 @@ static void owner_gone(struct leader *l, const struct session *s)
 static void read_mail(struct leader *l, const struct mail *m)
 {
 	struct lead_session *ls = m->session ? m->session->lead.priv : NULL;
+	int r;
 
 	switch (m->type) {
 	case MAIL_SESSION_ADD:
-		if (session_add(l, m->session)) {
-			log_warn("session %u: no memory for it", m->session->id);
+		r = session_add(l, m->session);
+		if (r) {
+			log_warn("session %u: refused: %s", m->session->id, strerror(-r));
 			mailbox_send(l->control, &(struct mail){.type = MAIL_SESSION_BAD, .session = m->session});
 		}
 		break;
@@ -227,8 +248,10 @@ static bool serve(struct leader *l, struct lead_session *ls)
 
 	if (ls->ending)
 		return session_wind_down(l, ls) || did || !ls->running;
-	if (l->stopping)
+	if (l->stopping) {
+		reply_wake(ls);
 		return did;
+	}
 	if (!ls->bad) {
 		did |= intake_take(l, ls) != 0;
 		if (ls->bad)
