@@ -10,30 +10,42 @@
 
 /* ---- Queries ---- */
 
-static void pack_f32(const void *q, uint32_t dims, char *packed, size_t stride)
+/* 16 dims from d on, zero from `dims` on. */
+ATTND_INLINE __m512 load_q(enum attnd_kdtype type, const char *q, uint32_t d, uint32_t dims)
 {
-	memcpy(packed, q, dims * sizeof(float));
-	memset(packed + dims * sizeof(float), 0, stride - dims * sizeof(float));
+	__mmask16 some = dims >= d + 16 ? 0xffff : dims > d ? (__mmask16)((1u << (dims - d)) - 1) : 0;
+
+	if (type == ATTND_K_F32)
+		return _mm512_maskz_loadu_ps(some, q + d * sizeof(float));
+	if (type == ATTND_K_F16)
+		return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(some, q + d * sizeof(uint16_t)));
+	return _mm512_castsi512_ps(_mm512_slli_epi32(
+		_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, q + d * sizeof(uint16_t))), 16));
 }
 
-static void pack_f16(const void *q, uint32_t dims, char *packed, size_t stride)
+ATTND_INLINE void pack_q(enum attnd_kdtype type, const struct attnd_x86_tile *t)
 {
-	for (uint32_t d = 0; d * sizeof(float) < stride; d += 16) {
-		__mmask16 some = dims >= d + 16 ? 0xffff : dims > d ? (__mmask16)((1u << (dims - d)) - 1) : 0;
-		__m256i x = _mm256_maskz_loadu_epi16(some, (const char *)q + d * sizeof(uint16_t));
+	uint32_t dims = t->args->fmt->spec.head_dim;
 
-		_mm512_store_ps(packed + d * sizeof(float), _mm512_cvtph_ps(x));
-	}
+	for (uint32_t r = 0; r < t->rows; r++)
+		for (uint32_t d = 0; d < dims + dims % 2; d += 16)
+			_mm512_store_ps(t->q + r * t->q_stride + d * sizeof(float),
+					load_q(type, t->query[r], d, dims));
 }
 
-static void pack_bf16(const void *q, uint32_t dims, char *packed, size_t stride)
+static void pack_f32(const struct attnd_x86_tile *t)
 {
-	for (uint32_t d = 0; d * sizeof(float) < stride; d += 16) {
-		__mmask16 some = dims >= d + 16 ? 0xffff : dims > d ? (__mmask16)((1u << (dims - d)) - 1) : 0;
-		__m256i x = _mm256_maskz_loadu_epi16(some, (const char *)q + d * sizeof(uint16_t));
+	pack_q(ATTND_K_F32, t);
+}
 
-		_mm512_store_si512(packed + d * sizeof(float), _mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
-	}
+static void pack_f16(const struct attnd_x86_tile *t)
+{
+	pack_q(ATTND_K_F16, t);
+}
+
+static void pack_bf16(const struct attnd_x86_tile *t)
+{
+	pack_q(ATTND_K_BF16, t);
 }
 
 /* ---- Widening: n rows of 16 byte pairs become 2 n rows of 16 floats ---- */

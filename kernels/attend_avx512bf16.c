@@ -42,23 +42,52 @@ static const struct tables int8_tables __attribute__((aligned(64))) = TABLES(INT
 static const struct tables e4m3_tables __attribute__((aligned(64))) = TABLES(E4M3_BF16);
 static const struct tables e5m2_tables __attribute__((aligned(64))) = TABLES(E5M2_BF16);
 
-/* n rows of 16 byte pairs to rows of 16 bf16 pairs (an odd n writes one more); prefetches as many at `next`. */
+/* What looking up needs in registers. */
+struct lookup {
+	bool int8;
+	__m512i upper[2], lower[2];
+};
+
+ATTND_INLINE struct lookup load_tables(const struct tables *t, bool int8)
+{
+	return (struct lookup){
+		.int8 = int8,
+		.upper = {_mm512_load_si512(t->upper), _mm512_load_si512(t->upper + 64)},
+		.lower = {_mm512_load_si512(t->lower), _mm512_load_si512(t->lower + 64)},
+	};
+}
+
+/* Two rows of 16 byte pairs to two rows of 16 bf16 pairs. */
+ATTND_INLINE void widen_rows(const struct lookup *l, __m512i rows, __m512i *ret_first, __m512i *ret_second)
+{
+	__m512i x = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), rows);
+	__m512i mag = l->int8 ? _mm512_abs_epi8(x) : x; /* a look-up ignores bit 7 */
+	__m512i upper = _mm512_permutex2var_epi8(l->upper[0], mag, l->upper[1]);
+	__m512i lower = _mm512_permutex2var_epi8(l->lower[0], mag, l->lower[1]);
+
+	upper = _mm512_ternarylogic_epi32(upper, x, _mm512_set1_epi8((char)0x80), 0xf8); /* upper | (x & sign) */
+	*ret_first = _mm512_unpacklo_epi8(lower, upper);
+	*ret_second = _mm512_unpackhi_epi8(lower, upper);
+}
+
+/* The rows from u on of n, the second zero if there is none. */
+ATTND_INLINE __m512i load_rows(const char *src, uint32_t u, uint32_t n)
+{
+	return _mm512_maskz_loadu_epi64(u + 1 < n ? 0xff : 0x0f, src + u * 32);
+}
+
+/* n rows of byte pairs to rows of bf16 pairs (an odd n writes one more); prefetches as many at `next`. */
 ATTND_INLINE void widen(const struct tables *t, bool int8, const char *src, const char *next, uint32_t n, char *dst)
 {
-	const __m512i up0 = _mm512_load_si512(t->upper), up1 = _mm512_load_si512(t->upper + 64);
-	const __m512i lo0 = _mm512_load_si512(t->lower), lo1 = _mm512_load_si512(t->lower + 64);
-	const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), sign = _mm512_set1_epi8((char)0x80);
+	const struct lookup l = load_tables(t, int8);
 
-	for (uint32_t i = 0; i < n; i += 2) {
-		__m512i row = _mm512_maskz_loadu_epi64(i + 1 < n ? 0xff : 0x0f, src + i * 32);
-		__m512i x = _mm512_permutexvar_epi64(order, row);
-		__m512i mag = int8 ? _mm512_abs_epi8(x) : x; /* a look-up ignores bit 7 */
-		__m512i up = _mm512_permutex2var_epi8(up0, mag, up1), lo = _mm512_permutex2var_epi8(lo0, mag, lo1);
+	for (uint32_t u = 0; u < n; u += 2) {
+		__m512i a, b;
 
-		_mm_prefetch(next + i * 32, _MM_HINT_T1);
-		up = _mm512_ternarylogic_epi32(up, x, sign, 0xf8); /* up | (x & sign) */
-		_mm512_store_si512(dst + i * 64, _mm512_unpacklo_epi8(lo, up));
-		_mm512_store_si512(dst + i * 64 + 64, _mm512_unpackhi_epi8(lo, up));
+		_mm_prefetch(next + u * 32, _MM_HINT_T1);
+		widen_rows(&l, load_rows(src, u, n), &a, &b);
+		_mm512_store_si512(dst + u * 64, a);
+		_mm512_store_si512(dst + u * 64 + 64, b);
 	}
 }
 
@@ -79,13 +108,17 @@ ATTND_INLINE void widen_e5m2(const char *src, const char *next, uint32_t n, char
 
 /* ---- The three stages ---- */
 
-static void pack_q(const void *q, uint32_t dims, char *packed, size_t stride)
+static void pack_q(const struct attnd_x86_tile *t)
 {
-	size_t bytes = dims * sizeof(uint16_t), used = (bytes + 3) & ~(size_t)3;
+	uint32_t dims = t->args->fmt->spec.head_dim;
 
-	(void)stride;
-	memcpy(packed, q, bytes);
-	memset(packed + bytes, 0, used - bytes);
+	for (uint32_t r = 0; r < t->rows; r++)
+		for (uint32_t d = 0; d < dims; d += 32) {
+			__mmask32 some = dims >= d + 32 ? UINT32_MAX : (1u << (dims - d)) - 1;
+			__m512i x = _mm512_maskz_loadu_epi16(some, t->query[r] + d * sizeof(uint16_t));
+
+			_mm512_store_si512(t->q + r * t->q_stride + d * sizeof(uint16_t), x);
+		}
 }
 
 static __attribute__((noinline)) void score_groups(const struct attnd_x86_tile *t, uint32_t k_rows,
@@ -107,17 +140,156 @@ static void softmax(const struct attnd_x86_tile *t)
 	attnd_softmax_rows(true, t);
 }
 
+/* ---- Up to four rows on bytes: widened in registers, on the way to the products ---- */
+
+enum { FEW = 4, SIDE = 2 };
+
+/* sum[i] += x row i . a; x are the m rows' pairs for this row of K or V. */
+ATTND_INLINE void multiply_row(int m, __m512 sum[], const char *x, size_t x_stride, __m512i a)
+{
+	ATTND_UNROLL
+	for (int i = 0; i < m; i++)
+		sum[i] = attnd_dp(sum[i], a, attnd_bcast(x + (size_t)i * x_stride));
+}
+
+/* m rows' scores of n groups (1 or 2) from g on. */
+ATTND_INLINE void score_bytes(const struct lookup *l, int m, const struct attnd_x86_tile *t, uint32_t g, uint32_t n)
+{
+	const char *k[SIDE] = {t->k[g], t->k[g + n - 1]}, *next[SIDE] = {t->next_k[g], t->next_k[g + n - 1]};
+	const char *q = t->q;
+	const uint32_t pairs = t->k_rows / 2 * 2;
+	__m512 sum[SIDE][FEW];
+	__m512i a, b;
+
+	ATTND_UNROLL
+	for (int i = 0; i < m; i++)
+		sum[0][i] = sum[1][i] = _mm512_setzero_ps();
+	for (uint32_t u = 0; u < pairs; u += 2, q += 8) {
+		ATTND_UNROLL
+		for (uint32_t c = 0; c < n; c++) {
+			_mm_prefetch(next[c] + u * 32, _MM_HINT_T1);
+			widen_rows(l, _mm512_loadu_si512(k[c] + u * 32), &a, &b);
+			multiply_row(m, sum[c], q, t->q_stride, a);
+			multiply_row(m, sum[c], q + 4, t->q_stride, b);
+		}
+	}
+	for (uint32_t c = 0; pairs < t->k_rows && c < n; c++) {
+		widen_rows(l, _mm512_maskz_loadu_epi64(0x0f, k[c] + pairs * 32), &a, &b);
+		multiply_row(m, sum[c], q, t->q_stride, a);
+	}
+	ATTND_UNROLL
+	for (int i = 0; i < m; i++) {
+		ATTND_UNROLL
+		for (uint32_t c = 0; c < n; c++)
+			_mm512_store_ps(t->s + i * ATTND_X86_STEP + (g + c) * ATTND_X86_LANES, sum[c][i]);
+	}
+}
+
+/* m rows' acc of n strips (1 or 2) from j on. */
+ATTND_INLINE void value_bytes(const struct lookup *l, int m, const struct attnd_x86_tile *t, uint32_t first,
+			      uint32_t j, uint32_t n)
+{
+	const char *p = (const char *)(t->s + first * ATTND_X86_STEP);
+	const size_t p_stride = ATTND_X86_STEP * sizeof(float);
+	__m512 sum[SIDE][FEW];
+	__m512i a, b;
+
+	ATTND_UNROLL
+	for (int i = 0; i < m; i++) {
+		ATTND_UNROLL
+		for (uint32_t c = 0; c < n; c++)
+			sum[c][i] = _mm512_load_ps(t->partial[first + (uint32_t)i]->acc + (j + c) * ATTND_X86_LANES);
+	}
+	for (uint32_t g = 0; g < t->groups; g++) {
+		const char *v = t->v[g] + j * t->v_stride, *next = t->next_v[g] + j * t->v_stride;
+
+		for (uint32_t u = 0; u < ATTND_X86_LANES / 2; u += 2, p += 8) {
+			ATTND_UNROLL
+			for (uint32_t c = 0; c < n; c++) {
+				_mm_prefetch(next + c * t->v_stride + u * 32, _MM_HINT_T1);
+				widen_rows(l, _mm512_loadu_si512(v + c * t->v_stride + u * 32), &a, &b);
+				multiply_row(m, sum[c], p, p_stride, a);
+				multiply_row(m, sum[c], p + 4, p_stride, b);
+			}
+		}
+	}
+	ATTND_UNROLL
+	for (int i = 0; i < m; i++) {
+		ATTND_UNROLL
+		for (uint32_t c = 0; c < n; c++)
+			_mm512_store_ps(t->partial[first + (uint32_t)i]->acc + (j + c) * ATTND_X86_LANES,
+					_mm512_add_ps(sum[c][i], _mm512_setzero_ps()));
+	}
+}
+
+ATTND_INLINE void few_scores(const struct tables *tables, bool int8, int m, const struct attnd_x86_tile *t)
+{
+	const struct lookup l = load_tables(tables, int8);
+	uint32_t g = 0;
+
+	for (; g + 2 <= t->groups; g += 2)
+		score_bytes(&l, m, t, g, 2);
+	if (g < t->groups)
+		score_bytes(&l, m, t, g, 1);
+}
+
+ATTND_INLINE void few_values(const struct tables *tables, bool int8, int m, const struct attnd_x86_tile *t,
+			     uint32_t first)
+{
+	const struct lookup l = load_tables(tables, int8);
+	uint32_t j = 0;
+
+	for (; j + 2 <= t->strips; j += 2)
+		value_bytes(&l, m, t, first, j, 2);
+	if (j < t->strips)
+		value_bytes(&l, m, t, first, j, 1);
+}
+
+ATTND_INLINE void scores_of_bytes(const struct tables *tables, bool int8, attnd_widen_fn *widen,
+				  const struct attnd_x86_tile *t)
+{
+	switch (t->rows) {
+	case 1:
+		few_scores(tables, int8, 1, t);
+		break;
+	case 2:
+		few_scores(tables, int8, 2, t);
+		break;
+	case 3:
+		few_scores(tables, int8, 3, t);
+		break;
+	case 4:
+		few_scores(tables, int8, 4, t);
+		break;
+	default:
+		attnd_scores(t, widen, 1, score_groups);
+	}
+}
+
+ATTND_INLINE void values_of_bytes(const struct tables *tables, bool int8, attnd_widen_fn *widen,
+				  const struct attnd_x86_tile *t, uint32_t first, uint32_t n)
+{
+	switch (n) {
+	case 1:
+		few_values(tables, int8, 1, t, first);
+		break;
+	case 2:
+		few_values(tables, int8, 2, t, first);
+		break;
+	case 3:
+		few_values(tables, int8, 3, t, first);
+		break;
+	case 4:
+		few_values(tables, int8, 4, t, first);
+		break;
+	default:
+		attnd_values(t, first, n, widen, 1, value_strips);
+	}
+}
+
 /* ---- One kernel for each K/V type ---- */
 
-#define ATTEND(name, widen)                                                                              \
-	static void scores_##name(const struct attnd_x86_tile *t)                                        \
-	{                                                                                                \
-		attnd_scores(t, widen, 1, score_groups);                                                 \
-	}                                                                                                \
-	static void values_##name(const struct attnd_x86_tile *t, uint32_t first, uint32_t n)            \
-	{                                                                                                \
-		attnd_values(t, first, n, widen, 1, value_strips);                                       \
-	}                                                                                                \
+#define ATTEND(name)                                                                                     \
 	attnd_attend_fn attnd_attend_bf16_##name##_avx512bf16;                                           \
 	void attnd_attend_bf16_##name##_avx512bf16(const struct attnd_attend_args *a)                    \
 	{                                                                                                \
@@ -125,7 +297,32 @@ static void softmax(const struct attnd_x86_tile *t)
 		attnd_x86_attend(a, &isa);                                                               \
 	}
 
-ATTEND(bf16, NULL)
-ATTEND(int8, widen_int8)
-ATTEND(e4m3, widen_e4m3)
-ATTEND(e5m2, widen_e5m2)
+#define ATTEND_BYTES(name)                                                                    \
+	static void scores_##name(const struct attnd_x86_tile *t)                             \
+	{                                                                                     \
+		scores_of_bytes(&name##_tables, IS_INT8_##name, widen_##name, t);             \
+	}                                                                                     \
+	static void values_##name(const struct attnd_x86_tile *t, uint32_t first, uint32_t n) \
+	{                                                                                     \
+		values_of_bytes(&name##_tables, IS_INT8_##name, widen_##name, t, first, n);   \
+	}                                                                                     \
+	ATTEND(name)
+
+#define IS_INT8_int8 true
+#define IS_INT8_e4m3 false
+#define IS_INT8_e5m2 false
+
+static void scores_bf16(const struct attnd_x86_tile *t)
+{
+	attnd_scores(t, NULL, 1, score_groups);
+}
+
+static void values_bf16(const struct attnd_x86_tile *t, uint32_t first, uint32_t n)
+{
+	attnd_values(t, first, n, NULL, 1, value_strips);
+}
+
+ATTEND(bf16)
+ATTEND_BYTES(int8)
+ATTEND_BYTES(e4m3)
+ATTEND_BYTES(e5m2)

@@ -20,7 +20,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { PREFETCH_BYTES = 64 * 1024 };
+enum { PREFETCH_BYTES = 64 * 1024, SPAN = 8 * ATTND_X86_ROWS };
 
 /* What a query row sees of a step. */
 struct seen {
@@ -128,6 +128,10 @@ static bool look(const struct attnd_qrow *row, uint32_t begin, struct seen *s)
 	if (lo >= hi)
 		return false;
 	s->row = row;
+	if (hi - lo == ATTND_X86_STEP && (!row->mask || hi <= row->mask_start)) {
+		memset(s->bits, 0xff, sizeof(s->bits));
+		return true;
+	}
 	for (uint32_t g = 0; g < ATTND_X86_GROUPS; g++) {
 		uint32_t from = begin + g * 16, to = from + 16;
 
@@ -295,9 +299,9 @@ static void point_at_rows(struct walk *w, uint32_t head)
 		w->t.partial[i] = (void *)((char *)row->partial + at * a->fmt->partial_bytes);
 		if (a->attn->alibi)
 			w->t.slope[i] = a->attn->alibi[head * spec->group + w->group_of[i]];
-		w->isa->pack_q((const char *)row->q + at * a->attn->q_head_stride, spec->head_dim,
-			       w->t.q + i * w->t.q_stride, w->t.q_stride);
+		w->t.query[i] = (const char *)row->q + at * a->attn->q_head_stride;
 	}
+	w->isa->pack_q(&w->t);
 }
 
 /* ---- Tiles ---- */
@@ -439,6 +443,14 @@ static void init_walk(struct walk *w)
 	w->t.shaped = attn->logit_cap > 0.0f || attn->alibi || w->t.dynamic || !(w->t.scale > 0.0f);
 }
 
+/* Query rows [first, last) of one head in one step, whose K and V stay in L2 meanwhile. */
+static void attend_span(struct walk *w, uint32_t head, uint32_t first, uint32_t last)
+{
+	for (uint32_t u = first; u < last; u += ATTND_X86_ROWS)
+		if (take_rows(w, u, min_u32(ATTND_X86_ROWS, last - u)))
+			attend_tile(w, head, u == first);
+}
+
 void attnd_x86_attend(const struct attnd_attend_args *a, const struct attnd_x86_isa *isa)
 {
 	struct walk w;
@@ -456,8 +468,7 @@ void attnd_x86_attend(const struct attnd_attend_args *a, const struct attnd_x86_
 		return;
 	}
 	for (uint32_t h = a->head; h < a->head + a->num_heads; h++)
-		for (uint32_t u = 0; u < all; u += ATTND_X86_ROWS)
+		for (uint32_t first = 0; first < all; first += SPAN)
 			for (w.step = 0; w.step < w.steps; w.step++)
-				if (take_rows(&w, u, min_u32(ATTND_X86_ROWS, all - u)))
-					attend_tile(&w, h, u == 0);
+				attend_span(&w, h, first, min_u32(first + SPAN, all));
 }

@@ -48,6 +48,7 @@ struct attnd_x86_tile {
 	bool shaped;  /* cap, ALiBi, dynamic scales or a scale <= 0: scores take a pass of their own */
 
 	const struct attnd_qrow *row[ATTND_X86_ROWS];
+	const char *query[ATTND_X86_ROWS];
 	const uint16_t *visible[ATTND_X86_ROWS]; /* [groups] bits of tokens; NULL: all */
 	struct attnd_partial *partial[ATTND_X86_ROWS];
 	float slope[ATTND_X86_ROWS];
@@ -59,8 +60,8 @@ struct attnd_x86_tile {
 
 /* One kernel's arithmetic. */
 struct attnd_x86_isa {
-	/** One query row as scores wants it, zero beyond `dims` up to q_stride. */
-	void (*pack_q)(const void *q, uint32_t dims, char *ret_packed, size_t q_stride);
+	/** t->query to t->q, as scores wants them, with zeros for the padding dims of K. */
+	void (*pack_q)(const struct attnd_x86_tile *t);
 	/** t->s = q . k for all rows and groups. */
 	void (*scores)(const struct attnd_x86_tile *t);
 	/** Scores to weights; partials' m and l move on, acc is rescaled where m moves. */

@@ -133,8 +133,11 @@ enum { CHAINS = 14 };
 	{                                                                                      \
 		vector x[CHAINS];                                                              \
                                                                                                \
-		for (int i = 0; i < CHAINS; i++)                                               \
+		/* Hidden, or equal chains would become one. */                                \
+		for (int i = 0; i < CHAINS; i++) {                                             \
 			x[i] = init;                                                           \
+			__asm__ volatile("" : "+" hold(x[i]));                                 \
+		}                                                                              \
 		for (uint32_t n = 0; n < loops; n++)                                           \
 			_Pragma("GCC unroll 14") for (int i = 0; i < CHAINS; i++) x[i] = step; \
 		for (int i = 0; i < CHAINS; i++)                                               \
