@@ -110,6 +110,7 @@ static void unmap(struct client *c, const struct attnd_region *region, int statu
 bool segments_unmap_all(struct client *c)
 {
 	struct segments *s = &c->segments;
+	bool any;
 
 	s->num_regions = 0;
 	for (uint32_t i = 0; i < ATTND_MAX_SEGMENTS; i++) {
@@ -119,9 +120,10 @@ bool segments_unmap_all(struct client *c)
 			s->regions[s->num_regions++] = *r;
 		*r = ATTND_REGION_NONE;
 	}
-	if (s->num_regions)
+	any = s->num_regions; /* the job's from now on */
+	if (any)
 		start_job(c, run_unmap, unmapped_all);
-	return s->num_regions;
+	return any;
 }
 
 /* ---- ADD ---- */
