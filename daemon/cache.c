@@ -485,6 +485,20 @@ static int table_slot(struct pool *p)
 	return i;
 }
 
+/* Orders of magnitude are enough: results do not depend on how work is cut. */
+static double thread_speed(uint64_t features)
+{
+	static const struct {
+		const char *isa;
+		double flops_a_ns;
+	} speeds[] = {{"avx2", 50}, {"avx512", 120}, {"amx", 700}, {"rvv", 10}};
+
+	for (size_t i = 0; i < sizeof(speeds) / sizeof(*speeds); i++)
+		if (!strcmp(attnd_isa_name(features), speeds[i].isa))
+			return speeds[i].flops_a_ns;
+	return 5;
+}
+
 static int set_format(struct cache *c, uint64_t features, enum attnd_wire_field *field)
 {
 	const struct attnd_wire_cache *id = &c->identity;
@@ -505,6 +519,7 @@ static int set_format(struct cache *c, uint64_t features, enum attnd_wire_field 
 		*field = ATTND_FIELD_KV_DTYPE;
 		return r;
 	}
+	c->flops_a_ns = thread_speed(features);
 	c->block_size = id->block_size;
 	while ((UINT32_C(1) << c->slots_shift) < c->block_size)
 		c->slots_shift++;

@@ -68,6 +68,7 @@ struct cache {
 	uint64_t block_bytes; /* on a node */
 	uint32_t blocks_per_slab;
 	uint32_t flag_bytes; /* of a block */
+	double flops_a_ns;   /* of a thread with these kernels, about: to cut work by */
 	struct block_extent *ext;
 	uint32_t num_ext, cap_ext;
 	struct attnd_index index;

@@ -7,331 +7,11 @@
 #include <string.h>
 
 enum {
-	TILE_QROWS = 128,   /* query rows (tokens x group) of an attend item */
-	ITEMS_A_MEMBER = 4, /* so that members finish together */
-	WRITE_TOKENS = 256, /* of a write item, about */
-	MAX_LEVELS = 20,    /* of the merge tree: 2^24 tokens / 256 a chunk, and some */
-	NEXT_BLOCKS = 16,   /* that attend may prefetch beyond its chunk */
-	SMALL_BYTES = 192 << 10,
+	MAX_LEVELS = 20,  /* of the merge tree: 2^24 tokens / 256 a chunk, and some */
+	MAX_SPAN = 513,	  /* blocks that a run of up to a chunk touches: 512 of one token, and one */
+	NEXT_BLOCKS = 16, /* that attend may prefetch beyond its own */
+	SMALL_NS = 10000,
 };
-
-struct write_item {
-	uint32_t row, rows; /* whole rows [row, row + rows), or a part of one: */
-	uint32_t from, to;  /* its tokens [from, to), relative to its start */
-};
-
-struct attend_item {
-	uint32_t row;
-	uint32_t token, tokens;	 /* tile of the row's tokens */
-	uint32_t head, heads;	 /* KV heads */
-	uint32_t chunk0, chunk1; /* run [chunk0, chunk1) */
-	uint64_t slot;		 /* bytes into partials; UINT64_MAX: finish at once */
-};
-
-struct merge_item {
-	uint32_t row, token, tokens, head, heads;
-	uint32_t run0, runs, run_shift; /* run i covers chunks [i << shift, ...) */
-	uint64_t slot;			/* of the first run; they follow each other */
-};
-
-struct attend_list {
-	struct attend_list *next;
-	uint32_t window;
-	bool causal;
-	struct attend_item *items;
-	struct merge_item *merges;
-	uint32_t num_items, num_merges, cap_items, cap_merges;
-	char *partials;
-	uint64_t partial_bytes;
-	uint64_t cost; /* bytes of K/V that attention reads, about */
-};
-
-struct work_list {
-	struct write_item *writes;
-	uint32_t num_writes;
-	bool refused; /* some row is: its out is zeroed */
-	struct attend_list *lists;
-};
-
-/* ---- Geometry ---- */
-
-/* Keys that a token sees: [lo, hi), before its mask. */
-static void visible(const struct plan_row *r, uint32_t token, uint32_t window, bool causal, uint32_t *lo,
-		    uint32_t *hi)
-{
-	uint32_t pos = r->start + token;
-
-	*hi = causal ? pos + 1 : r->start + r->n;
-	*lo = window && pos + 1 > window ? pos + 1 - window : 0;
-}
-
-static size_t tile_bytes(const struct cache *c, uint32_t tokens, uint32_t heads)
-{
-	return (size_t)tokens * heads * c->fmt.spec.group * c->fmt.partial_bytes;
-}
-
-/* ---- Making the lists ---- */
-
-static void *grow(void *p, uint32_t *cap, uint32_t need, size_t size)
-{
-	uint32_t n = *cap ? *cap : 16;
-	void *q;
-
-	if (need <= *cap)
-		return p;
-	while (n < need)
-		n *= 2;
-	q = realloc(p, n * size);
-	if (q)
-		*cap = n;
-	return q;
-}
-
-static int add_item(struct attend_list *l, struct attend_item item)
-{
-	void *p = grow(l->items, &l->cap_items, l->num_items + 1, sizeof(item));
-
-	if (!p)
-		return -ENOMEM;
-	l->items = p;
-	l->items[l->num_items++] = item;
-	return 0;
-}
-
-static int add_merge(struct attend_list *l, struct merge_item item)
-{
-	void *p = grow(l->merges, &l->cap_merges, l->num_merges + 1, sizeof(item));
-
-	if (!p)
-		return -ENOMEM;
-	l->merges = p;
-	l->merges[l->num_merges++] = item;
-	return 0;
-}
-
-struct tile {
-	uint32_t row, token, tokens, head, heads;
-	uint32_t chunk0, chunk1;
-};
-
-/* A tile in runs of 2^shift chunks; one run finishes by itself. */
-static int add_tile(struct attend_list *l, const struct cache *c, const struct tile *t, uint32_t shift)
-{
-	uint32_t run0 = t->chunk0 >> shift, run1 = ((t->chunk1 - 1) >> shift) + 1, runs = run1 - run0;
-	size_t bytes = tile_bytes(c, t->tokens, t->heads);
-	int r = 0;
-
-	if (runs > 1)
-		r = add_merge(l, (struct merge_item){t->row, t->token, t->tokens, t->head, t->heads, run0, runs,
-						     shift, l->partial_bytes});
-	for (uint32_t i = run0; i < run1 && !r; i++) {
-		uint32_t lo = i << shift, hi = (i + 1) << shift;
-
-		r = add_item(l, (struct attend_item){t->row, t->token, t->tokens, t->head, t->heads,
-						     lo > t->chunk0 ? lo : t->chunk0, hi < t->chunk1 ? hi : t->chunk1,
-						     runs > 1 ? l->partial_bytes : UINT64_MAX});
-		l->partial_bytes += runs > 1 ? bytes : 0;
-	}
-	return r;
-}
-
-/* The chunks that any token of the tile sees. */
-static void tile_span(const struct plan_row *r, const struct attend_list *l, uint32_t chunk, struct tile *t)
-{
-	uint32_t lo, hi, dummy;
-
-	visible(r, t->token, l->window, l->causal, &lo, &dummy);
-	visible(r, t->token + t->tokens - 1, l->window, l->causal, &dummy, &hi);
-	t->chunk0 = lo / chunk;
-	t->chunk1 = (hi - 1) / chunk + 1;
-}
-
-/*
- * How to cut: a row's tokens into tiles of about TILE_QROWS query rows of few heads (many
- * tokens) or of all heads (few); its chunks into runs only where tiles alone are too few.
- */
-struct cut {
-	uint32_t tokens, heads;
-	uint32_t shift; /* runs of 2^shift chunks; 31: one run */
-};
-
-static struct cut choose_cut(const struct plan *p, const struct attend_list *l, uint32_t threads)
-{
-	const struct attnd_kv_spec *s = &p->cache->fmt.spec;
-	uint32_t want = threads * ITEMS_A_MEMBER, tiles = 0, chunks = 0, qrows = TILE_QROWS / s->group;
-	struct cut cut = {.tokens = qrows ? qrows : 1, .heads = 1, .shift = 31};
-
-	if (p->max_row * s->num_kv_heads <= cut.tokens)
-		cut.heads = s->num_kv_heads;
-	else if (p->max_row < cut.tokens)
-		cut.heads = cut.tokens / p->max_row;
-	if (threads == 1)
-		return cut;
-	for (uint32_t i = 0; i < p->num_rows; i++) {
-		const struct plan_row *r = &p->rows[i];
-		uint32_t n = r->seq ? (r->n + cut.tokens - 1) / cut.tokens : 0;
-		uint32_t keys = r->start + r->n;
-
-		keys = l->window && keys > l->window + r->n ? l->window + r->n : keys;
-		tiles += n * ((s->num_kv_heads + cut.heads - 1) / cut.heads);
-		chunks = n && keys / p->cache->fmt.chunk > chunks ? keys / p->cache->fmt.chunk : chunks;
-	}
-	if (tiles >= want || !tiles)
-		return cut;
-	/* Longest rows in runs, so that there are about as many items as wanted. */
-	for (cut.shift = 0; (chunks >> (cut.shift + 1)) * tiles >= want; cut.shift++)
-		;
-	if (!chunks) { /* short: only heads are left to be split */
-		uint32_t parts = (threads + tiles - 1) / tiles;
-
-		cut.shift = 31;
-		cut.heads = (s->num_kv_heads + parts - 1) / parts < cut.heads ? (s->num_kv_heads + parts - 1) / parts
-									      : cut.heads;
-	}
-	return cut;
-}
-
-static int fill_list(struct attend_list *l, const struct plan *p, uint32_t threads)
-{
-	const struct cache *c = p->cache;
-	struct cut cut = choose_cut(p, l, threads);
-	uint64_t key_bytes = c->fmt.layer_bytes / c->block_size;
-
-	for (uint32_t i = 0; i < p->num_rows; i++) {
-		const struct plan_row *r = &p->rows[i];
-
-		for (uint32_t token = 0; r->seq && token < r->n; token += cut.tokens) {
-			struct tile t = {.row = i, .token = token};
-
-			t.tokens = r->n - token < cut.tokens ? r->n - token : cut.tokens;
-			tile_span(r, l, c->fmt.chunk, &t);
-			l->cost += (uint64_t)(t.chunk1 - t.chunk0) * c->fmt.chunk * key_bytes * ((t.tokens + 7) / 8);
-			for (; t.head < c->fmt.spec.num_kv_heads; t.head += cut.heads) {
-				uint32_t left = c->fmt.spec.num_kv_heads - t.head;
-				int e;
-
-				t.heads = left < cut.heads ? left : cut.heads;
-				e = add_tile(l, c, &t, cut.shift);
-				if (e)
-					return e;
-			}
-		}
-	}
-	if (l->partial_bytes && posix_memalign((void **)&l->partials, 64, l->partial_bytes)) {
-		l->partials = NULL;
-		return -ENOMEM;
-	}
-	return 0;
-}
-
-static void free_list(struct attend_list *l)
-{
-	if (!l)
-		return;
-	free(l->items);
-	free(l->merges);
-	free(l->partials);
-	free(l);
-}
-
-/* Short rows together, long ones by runs of whole blocks. */
-static uint32_t fill_writes(const struct plan *p, struct write_item *w)
-{
-	uint32_t n = 0, B = p->cache->block_size, open = UINT32_MAX, tokens = 0;
-
-	for (uint32_t i = 0; i < p->num_rows; i++) {
-		const struct plan_row *r = &p->rows[i];
-		uint32_t step = (WRITE_TOKENS + B - 1) / B * B;
-
-		if (r->n <= WRITE_TOKENS) {
-			if (open == UINT32_MAX || tokens + r->n > WRITE_TOKENS) {
-				open = n;
-				tokens = 0;
-				if (w)
-					w[n] = (struct write_item){.row = i, .rows = 0};
-				n++;
-			}
-			if (w)
-				w[open].rows++;
-			tokens += r->n;
-			continue;
-		}
-		open = UINT32_MAX;
-		for (uint32_t from = 0, to; from < r->n; from = to) {
-			to = from + step - (r->start + from) % B;
-			to = to < r->n ? to : r->n;
-			if (w)
-				w[n] = (struct write_item){.row = i, .rows = 1, .from = from, .to = to};
-			n++;
-		}
-	}
-	return n;
-}
-
-static struct work_list *make_work(const struct plan *p)
-{
-	struct work_list *w = calloc(1, sizeof(*w));
-
-	if (!w)
-		return NULL;
-	w->num_writes = fill_writes(p, NULL);
-	w->writes = malloc((w->num_writes + 1) * sizeof(*w->writes));
-	if (!w->writes) {
-		free(w);
-		return NULL;
-	}
-	(void)fill_writes(p, w->writes);
-	for (uint32_t i = 0; i < p->num_rows; i++)
-		w->refused |= !p->rows[i].seq;
-	return w;
-}
-
-void exec_free_work(struct work_list *w)
-{
-	struct attend_list *next;
-
-	if (!w)
-		return;
-	for (struct attend_list *l = w->lists; l; l = next) {
-		next = l->next;
-		free_list(l);
-	}
-	free(w->writes);
-	free(w);
-}
-
-/* The list for a job's window and causality, made at its first use in the plan. */
-static struct attend_list *list_for(struct job *j, uint32_t threads)
-{
-	struct work_list *w = j->plan->work;
-	struct attend_list *l;
-
-	for (l = w->lists; l; l = l->next)
-		if (l->window == j->params->sliding_window && l->causal == j->params->causal)
-			return l;
-	l = calloc(1, sizeof(*l));
-	if (!l)
-		return NULL;
-	l->window = j->params->sliding_window;
-	l->causal = j->params->causal;
-	if (fill_list(l, j->plan, threads)) {
-		free_list(l);
-		return NULL;
-	}
-	l->next = w->lists;
-	w->lists = l;
-	return l;
-}
-
-/* The list in use stands first. */
-static struct attend_list *list_of(const struct job *j)
-{
-	struct attend_list *l = j->work->lists;
-
-	while (l->window != j->params->sliding_window || l->causal != j->params->causal)
-		l = l->next;
-	return l;
-}
 
 /* ---- Writing ---- */
 
@@ -422,40 +102,14 @@ static void run_write(struct job *j, const struct write_item *w)
 	}
 }
 
-/* ---- Attending ---- */
+/* ---- Folding along the tree over chunk indices ---- */
 
-/* Blocks of one chunk as attend wants them. */
-struct span {
-	const void **blocks;
-	const uint8_t **flags;
-	uint32_t num, start, begin, end;
-};
-
-static void fill_span(const struct job *j, const struct plan_row *r, uint32_t begin, uint32_t end, struct span *s)
-{
-	const struct cache *c = j->plan->cache;
-	uint32_t B = c->block_size;
-	uint64_t layer = (uint64_t)j->src_layer * c->fmt.layer_bytes;
-	size_t flag = (size_t)j->src_layer * c->fmt.spec.num_kv_heads;
-
-	s->num = 0;
-	s->start = begin / B * B;
-	s->begin = begin;
-	s->end = end;
-	for (uint32_t i = begin / B; i * B < end; i++) {
-		const struct table_entry *e = plan_entry(j->plan, r, i);
-
-		s->blocks[s->num] = j->bases[0] + e->offset + layer;
-		s->flags[s->num++] = e->flags + flag;
-	}
-}
-
-/* Where a tile's partials of one chunk stand, for the merge tree. */
+/* Where the partials of some chunks of a tile stand: a stack of nodes of the tree. */
 struct fold {
 	const struct cache *c;
-	char *base;   /* MAX_LEVELS tiles */
-	size_t bytes; /* of a tile */
-	uint32_t n;   /* partials of a tile */
+	char *base;   /* MAX_LEVELS entries */
+	size_t bytes; /* of an entry */
+	uint32_t n;   /* partials of an entry */
 	uint32_t depth;
 	uint8_t level[MAX_LEVELS];
 };
@@ -491,184 +145,296 @@ static void fold_all(struct fold *f)
 		fold_top(f);
 }
 
-static void finish_tile(const struct job *j, const struct plan_row *r, uint32_t token, uint32_t tokens, uint32_t head,
-			uint32_t heads, const char *partials)
+static void finish_token(const struct job *j, uint32_t token, uint32_t head, uint32_t heads, const char *partials)
 {
 	const struct cache *c = j->plan->cache;
 	const struct params *p = j->params;
+	const struct work_token *t = &j->work->order[token];
 	uint32_t n = heads * c->fmt.spec.group, h0 = head * c->fmt.spec.group;
+	uint64_t at = (uint64_t)j->plan->rows[t->row].first + t->index;
 
-	for (uint32_t t = 0; t < tokens; t++) {
-		uint64_t at = (uint64_t)r->first + token + t;
+	c->ops.finish(&c->fmt, partials, n, p->sinks ? p->sinks + h0 : NULL, p->out,
+		      j->out + at * p->out_token_stride + h0 * p->out_head_stride, p->out_head_stride,
+		      j->lse ? j->lse + at * c->identity.num_heads + h0 : NULL);
+}
 
-		c->ops.finish(&c->fmt, partials + (size_t)t * n * c->fmt.partial_bytes, n,
-			      p->sinks ? p->sinks + h0 : NULL, p->out,
-			      j->out + at * p->out_token_stride + h0 * p->out_head_stride, p->out_head_stride,
-			      j->lse ? j->lse + at * c->identity.num_heads + h0 : NULL);
+/* ---- Attending ---- */
+
+/* One call of attend: keys [begin, end) that query tokens [token0, token1) read from the same blocks. */
+struct segment {
+	const void **blocks;
+	const uint8_t **flags;
+	uint32_t num_blocks, start;
+	uint32_t token0, token1, begin, end;
+	uint32_t chunk;
+};
+
+/* An item's segments, chunk after chunk, nodes in the trie's order. */
+struct walk {
+	const struct job *j;
+	const struct attend_list *l;
+	const struct attend_item *it;
+	const struct attnd_qrow *rows; /* of the item */
+	uint32_t chunk, node;	       /* the next to look at */
+};
+
+static void fill_segment(const struct walk *w, const struct work_node *n, struct segment *s)
+{
+	const struct cache *c = w->j->plan->cache;
+	const struct plan_row *r = &w->j->plan->rows[n->row];
+	uint32_t B = c->block_size;
+	uint64_t layer = (uint64_t)w->j->src_layer * c->fmt.layer_bytes;
+	size_t flag = (size_t)w->j->src_layer * c->fmt.spec.num_kv_heads;
+
+	s->num_blocks = 0;
+	s->start = s->begin / B * B;
+	for (uint32_t i = s->begin / B; i * B < s->end; i++) {
+		const struct table_entry *e = plan_entry(w->j->plan, r, i);
+
+		s->blocks[s->num_blocks] = w->j->bases[0] + e->offset + layer;
+		s->flags[s->num_blocks++] = e->flags + flag;
 	}
 }
 
-static void fill_rows(const struct job *j, const struct plan_row *r, const struct attend_item *it,
-		      struct attnd_qrow *rows)
+/* Clip a node to the chunk, the item's tokens and what they see; false: nothing is left. */
+static bool clip(const struct walk *w, const struct work_node *n, struct segment *s)
 {
-	const struct cache *c = j->plan->cache;
-	const struct params *p = j->params;
-	uint64_t h0 = (uint64_t)it->head * c->fmt.spec.group;
+	const struct attnd_kv_format *f = &w->j->plan->cache->fmt;
+	uint32_t lo = UINT32_MAX, hi = 0, b = w->chunk * f->chunk, e = b + f->chunk;
 
-	for (uint32_t t = 0; t < it->tokens; t++) {
-		uint32_t token = it->token + t;
-		struct attnd_qrow *q = &rows[t];
+	s->token0 = n->token0 > w->it->token0 ? n->token0 : w->it->token0;
+	s->token1 = n->token1 < w->it->token1 ? n->token1 : w->it->token1;
+	s->begin = n->begin > b ? n->begin : b;
+	s->end = n->end < e ? n->end : e;
+	if (s->token0 >= s->token1 || s->begin >= s->end)
+		return false;
+	for (uint32_t t = s->token0; t < s->token1; t++) {
+		const struct attnd_qrow *q = &w->rows[t - w->it->token0];
+
+		lo = q->lo < lo ? q->lo : lo;
+		hi = q->hi > hi ? q->hi : hi;
+	}
+	lo = lo / f->step * f->step;
+	s->begin = lo > s->begin ? lo : s->begin;
+	s->end = hi < s->end ? hi : s->end;
+	s->chunk = w->chunk;
+	return s->begin < s->end;
+}
+
+/* The next segment into *s, whose arrays stand; false at the end. */
+static bool next_segment(struct walk *w, struct segment *s)
+{
+	const struct work_tile *t = &w->l->tiles[w->it->tile];
+
+	for (; w->chunk < w->it->chunk1; w->chunk++, w->node = 0) {
+		while (w->node < t->nodes) {
+			const struct work_node *n = &w->j->work->nodes[w->l->tile_nodes[t->node0 + w->node++]];
+
+			if (clip(w, n, s)) {
+				fill_segment(w, n, s);
+				return true;
+			}
+		}
+	}
+	return false;
+}
+
+static void fill_rows(const struct job *j, const struct attend_item *it, struct attnd_qrow *rows)
+{
+	const struct params *p = j->params;
+	uint64_t h0 = (uint64_t)it->head * j->plan->cache->fmt.spec.group;
+
+	for (uint32_t i = it->token0; i < it->token1; i++) {
+		const struct work_token *t = &j->work->order[i];
+		const struct plan_row *r = &j->plan->rows[t->row];
+		struct attnd_qrow *q = &rows[i - it->token0];
 
 		*q = (struct attnd_qrow){
-			.q = j->q + ((uint64_t)r->first + token) * p->q_token_stride + h0 * p->attn.q_head_stride,
-			.mask = r->mask ? r->mask + (size_t)token * r->mask_words : NULL,
-			.pos = r->start + token,
+			.q = j->q + ((uint64_t)r->first + t->index) * p->q_token_stride + h0 * p->attn.q_head_stride,
+			.mask = r->mask ? r->mask + (size_t)t->index * r->mask_words : NULL,
+			.pos = r->start + t->index,
 			.mask_start = r->start,
 		};
-		visible(r, token, p->sliding_window, p->causal, &q->lo, &q->hi);
+		work_visible(r, t->index, p->sliding_window, p->causal, &q->lo, &q->hi);
 	}
 }
 
-static bool reserve_member(const struct job *j, const struct attend_item *it, struct member *m)
+static size_t token_bytes(const struct job *j, uint32_t heads)
 {
-	const struct cache *c = j->plan->cache;
-	size_t max_blocks = ATTND_MAX_BLOCK_SIZE * 2; /* 512 tokens in blocks of one */
-	size_t rows = it->tokens * sizeof(struct attnd_qrow);
-
-	if (!m->blocks) {
-		m->blocks = malloc(2 * (max_blocks + 1) * sizeof(*m->blocks));
-		m->flags = malloc(2 * (max_blocks + 1) * sizeof(*m->flags));
-	}
-	rows = (rows + 63) / 64 * 64;
-	return m->blocks && m->flags && member_reserve(&m->scratch, &m->scratch_bytes, c->fmt.scratch_bytes + rows) &&
-	       member_reserve((void **)&m->partials, &m->partials_bytes,
-			      tile_bytes(c, it->tokens, it->heads) * MAX_LEVELS);
+	return (size_t)heads * j->plan->cache->fmt.spec.group * j->plan->cache->fmt.partial_bytes;
 }
 
-static uint32_t chunk_begin(const struct job *j, uint32_t chunk, uint32_t lo)
+/* What an item needs of its member: blocks' pointers, rows and scratch, partials. */
+static bool reserve(const struct job *j, const struct attend_item *it, struct member_memory *m)
 {
-	uint32_t P = j->plan->cache->fmt.chunk, S = j->plan->cache->fmt.step, b = chunk * P;
+	size_t rows = ((it->token1 - it->token0) * sizeof(struct attnd_qrow) + 63) / 64 * 64;
 
-	return lo > b ? lo / S * S : b;
+	if (!m->blocks)
+		m->blocks = malloc(2 * MAX_SPAN * sizeof(*m->blocks));
+	if (!m->flags)
+		m->flags = malloc(2 * MAX_SPAN * sizeof(*m->flags));
+	return m->blocks && m->flags &&
+	       member_reserve(&m->scratch, &m->scratch_bytes, j->plan->cache->fmt.scratch_bytes + rows) &&
+	       member_reserve(&m->partials, &m->partials_bytes,
+			      (it->token1 - it->token0) * token_bytes(j, it->heads) * MAX_LEVELS);
 }
 
-static void run_attend(struct job *j, const struct attend_item *it, struct attend_list *l, struct member *m)
+static void call_attend(const struct walk *w, const struct segment *s, const struct segment *next, void *scratch)
 {
+	const struct job *j = w->j;
 	const struct cache *c = j->plan->cache;
-	const struct plan_row *r = &j->plan->rows[it->row];
-	size_t rows_bytes = (it->tokens * sizeof(struct attnd_qrow) + 63) / 64 * 64;
-	uint32_t P = c->fmt.chunk, half = ATTND_MAX_BLOCK_SIZE * 2 + 1, n = it->heads * c->fmt.spec.group, lo, hi;
+	const struct attnd_attend_args a = {
+		.fmt = &c->fmt,
+		.attn = &j->attn,
+		.blocks = s->blocks,
+		.flags = s->flags,
+		.next = next ? next->blocks : NULL,
+		.rows = w->rows + (s->token0 - w->it->token0),
+		.scratch = scratch,
+		.num_blocks = s->num_blocks,
+		.num_next = !next			     ? 0
+			    : next->num_blocks < NEXT_BLOCKS ? next->num_blocks
+							     : NEXT_BLOCKS,
+		.num_rows = s->token1 - s->token0,
+		.start = s->start,
+		.begin = s->begin,
+		.end = s->end,
+		.head = w->it->head,
+		.num_heads = w->it->heads,
+	};
+
+	c->ops.attend[j->attn.q_dtype](&a);
+}
+
+/* Begin a chunk: the top of the stack is its partials, empty. */
+static void open_chunk(const struct job *j, const struct attend_item *it, struct fold *f, struct attnd_qrow *rows)
+{
+	char *at = fold_at(f, f->depth++);
+	size_t bytes = token_bytes(j, it->heads);
+
+	f->c->ops.init(&f->c->fmt, at, f->n);
+	for (uint32_t t = 0; t < it->token1 - it->token0; t++)
+		rows[t].partial = at + t * bytes;
+}
+
+static void run_attend(struct job *j, const struct attend_item *it, const struct attend_list *l, struct member *m)
+{
+	struct member_memory *mem = member_memory(m);
+	uint32_t tokens = it->token1 - it->token0, chunk = UINT32_MAX, side = 0;
+	size_t rows_bytes = (tokens * sizeof(struct attnd_qrow) + 63) / 64 * 64, bytes = token_bytes(j, it->heads);
+	struct segment s[2];
 	struct attnd_qrow *rows;
-	struct span now = {0}, next = {0};
+	struct walk w;
 	struct fold f;
+	bool more;
 
-	if (!reserve_member(j, it, m)) {
+	if (!reserve(j, it, mem)) {
 		atomic_store_explicit(&j->error, -ENOMEM, memory_order_relaxed);
 		return;
 	}
-	rows = m->scratch;
-	fill_rows(j, r, it, rows);
-	lo = rows[0].lo;
-	hi = rows[it->tokens - 1].hi;
-	f = (struct fold){
-		.c = c, .base = m->partials, .bytes = tile_bytes(c, it->tokens, it->heads), .n = it->tokens * n};
-	next.blocks = m->blocks;
-	next.flags = m->flags;
-	fill_span(j, r, chunk_begin(j, it->chunk0, lo), (it->chunk0 + 1) * P < hi ? (it->chunk0 + 1) * P : hi, &next);
-	for (uint32_t chunk = it->chunk0; chunk < it->chunk1; chunk++) {
-		uint32_t other = (chunk - it->chunk0 + 1) & 1;
-		char *partial = fold_at(&f, f.depth);
+	rows = mem->scratch;
+	fill_rows(j, it, rows);
+	w = (struct walk){.j = j, .l = l, .it = it, .rows = rows, .chunk = it->chunk0};
+	f = (struct fold){.c = j->plan->cache,
+			  .base = mem->partials,
+			  .bytes = tokens * bytes,
+			  .n = tokens * it->heads * j->plan->cache->fmt.spec.group};
+	s[0] = (struct segment){.blocks = mem->blocks, .flags = mem->flags};
+	s[1] = (struct segment){.blocks = mem->blocks + MAX_SPAN, .flags = mem->flags + MAX_SPAN};
+	for (more = next_segment(&w, &s[0]); more; side ^= 1) {
+		struct segment *now = &s[side], *next = &s[side ^ 1];
 
-		now = next;
-		next = (struct span){.blocks = m->blocks + other * half, .flags = m->flags + other * half};
-		if (chunk + 1 < it->chunk1)
-			fill_span(j, r, (chunk + 1) * P, (chunk + 2) * P < hi ? (chunk + 2) * P : hi, &next);
-		c->ops.init(&c->fmt, partial, f.n);
-		for (uint32_t t = 0; t < it->tokens; t++)
-			rows[t].partial = partial + (size_t)t * n * c->fmt.partial_bytes;
-		const struct attnd_attend_args a = {
-			.fmt = &c->fmt,
-			.attn = &j->attn,
-			.blocks = now.blocks,
-			.flags = now.flags,
-			.next = next.blocks,
-			.rows = rows,
-			.scratch = (char *)m->scratch + rows_bytes,
-			.num_blocks = now.num,
-			.num_next = next.num < NEXT_BLOCKS ? next.num : NEXT_BLOCKS,
-			.num_rows = it->tokens,
-			.start = now.start,
-			.begin = now.begin,
-			.end = now.end,
-			.head = it->head,
-			.num_heads = it->heads,
-		};
-		c->ops.attend[j->attn.q_dtype](&a);
-		f.depth++;
-		fold_up(&f, chunk, 0);
+		if (now->chunk != chunk) {
+			if (chunk != UINT32_MAX) {
+				fold_up(&f, chunk, 0);
+				team_pause(m, &j->team);
+			}
+			chunk = now->chunk;
+			open_chunk(j, it, &f, rows);
+		}
+		more = next_segment(&w, next);
+		call_attend(&w, now, more ? next : NULL, (char *)mem->scratch + rows_bytes);
 	}
-	fold_all(&f);
-	if (it->slot == UINT64_MAX)
-		finish_tile(j, r, it->token, it->tokens, it->head, it->heads, f.base);
+	if (chunk == UINT32_MAX) /* nothing visible at all */
+		open_chunk(j, it, &f, rows);
 	else
+		fold_up(&f, chunk, 0);
+	fold_all(&f);
+	if (it->slot != WORK_NO_SLOT) {
 		memcpy(l->partials + it->slot, f.base, f.bytes);
+		return;
+	}
+	for (uint32_t t = 0; t < tokens; t++)
+		finish_token(j, it->token0 + t, it->head, it->heads, f.base + t * bytes);
 }
 
-static void run_merge(struct job *j, const struct merge_item *it, struct attend_list *l, struct member *m)
+/* A token's partials of all runs, joined. */
+static void merge_token(const struct job *j, const struct merge_item *it, const struct attend_list *l, uint32_t token,
+			struct fold *f)
 {
-	const struct cache *c = j->plan->cache;
-	struct fold f = {.c = c,
-			 .bytes = tile_bytes(c, it->tokens, it->heads),
-			 .n = it->tokens * it->heads * c->fmt.spec.group};
+	f->depth = 0;
+	for (uint32_t i = it->item0; i < it->item1; i++) {
+		const struct attend_item *a = &l->items[i];
 
-	if (!member_reserve((void **)&m->partials, &m->partials_bytes, f.bytes * MAX_LEVELS)) {
+		if (token < a->token0 || token >= a->token1)
+			continue;
+		memcpy(fold_at(f, f->depth++), l->partials + a->slot + (token - a->token0) * f->bytes, f->bytes);
+		fold_up(f, a->chunk0 >> it->shift, 0);
+	}
+	if (!f->depth)
+		f->c->ops.init(&f->c->fmt, fold_at(f, f->depth++), f->n);
+	fold_all(f);
+	finish_token(j, token, it->head, it->heads, f->base);
+}
+
+static void run_merge(struct job *j, const struct merge_item *it, const struct attend_list *l, struct member *m)
+{
+	struct member_memory *mem = member_memory(m);
+	struct fold f = {.c = j->plan->cache,
+			 .bytes = token_bytes(j, it->heads),
+			 .n = it->heads * j->plan->cache->fmt.spec.group};
+
+	if (!member_reserve(&mem->partials, &mem->partials_bytes, f.bytes * MAX_LEVELS)) {
 		atomic_store_explicit(&j->error, -ENOMEM, memory_order_relaxed);
 		return;
 	}
-	f.base = m->partials;
-	for (uint32_t i = 0; i < it->runs; i++) {
-		memcpy(fold_at(&f, f.depth++), l->partials + it->slot + i * f.bytes, f.bytes);
-		fold_up(&f, it->run0 + i, 0);
-	}
-	fold_all(&f);
-	finish_tile(j, &j->plan->rows[it->row], it->token, it->tokens, it->head, it->heads, f.base);
+	f.base = mem->partials;
+	for (uint32_t t = it->token0; t < it->token1; t++)
+		merge_token(j, it, l, t, &f);
 }
 
 static void run_item(struct team_job *tj, uint32_t phase, uint32_t item, struct member *m)
 {
 	struct job *j = (struct job *)tj;
-	struct attend_list *l;
 
-	if (phase == 0) {
+	if (phase == 0)
 		run_write(j, &j->work->writes[item]);
-		return;
-	}
-	l = list_of(j);
-	if (phase == 1)
-		run_attend(j, &l->items[item], l, m);
+	else if (phase == 1)
+		run_attend(j, &j->list->items[item], j->list, m);
 	else
-		run_merge(j, &l->merges[item], l, m);
+		run_merge(j, &j->list->merges[item], j->list, m);
 }
 
 int exec_prepare(struct job *j, uint32_t threads)
 {
 	struct plan *p = j->plan;
-	struct attend_list *l = NULL;
 
 	if (!p->work)
-		p->work = make_work(p);
+		p->work = work_make(p);
 	if (!p->work)
 		return -ENOMEM;
+	j->work = p->work;
+	j->list = NULL;
 	if (!(j->flags & ATTND_JOB_NO_OUT)) {
-		l = list_for(j, threads);
-		if (!l)
+		j->list = work_attend(p->work, p, j->params->sliding_window, j->params->causal, threads);
+		if (!j->list)
 			return -ENOMEM;
 	}
-	j->work = p->work;
 	j->team.run = run_item;
+	j->team.urgent = p->max_row <= 1;
 	j->team.count[0] = j->store || (p->work->refused && j->out) ? p->work->num_writes : 0;
-	j->team.count[1] = l ? l->num_items : 0;
-	j->team.count[2] = l ? l->num_merges : 0;
+	j->team.count[1] = j->list ? j->list->num_items : 0;
+	j->team.count[2] = j->list ? j->list->num_merges : 0;
 	for (uint32_t i = 0; i < p->cache->pool->num_nodes; i++)
 		j->bases[i] = p->cache->pool->nodes[i].base;
 	atomic_store_explicit(&j->error, 0, memory_order_relaxed);
@@ -678,11 +444,8 @@ int exec_prepare(struct job *j, uint32_t threads)
 
 bool exec_small(const struct job *j)
 {
-	uint64_t cost = j->store ? (uint64_t)j->plan->num_tokens * j->plan->cache->fmt.layer_bytes /
-					   j->plan->cache->block_size
-				 : 0;
+	const struct cache *c = j->plan->cache;
+	double cost = j->store ? (double)j->plan->num_tokens * (double)c->fmt.layer_bytes / c->block_size / 4 : 0;
 
-	if (!(j->flags & ATTND_JOB_NO_OUT))
-		cost += list_of(j)->cost;
-	return cost < SMALL_BYTES;
+	return cost + (j->list ? j->list->cost_ns : 0) < SMALL_NS;
 }

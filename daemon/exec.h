@@ -7,17 +7,16 @@
  * Next: kernels (attend, write, ...) by the cache's ops; then reply.c.
  *
  * A job has three phases: write K/V block by block (with the copy-on-write of a row's first
- * block and the clearing of flagged tiles), attend (a tile of query rows x a range of heads x an
- * aligned run of chunks, folded along the fixed binary tree over chunk indices), merge what
- * several runs left of a tile. The list of items is made once for each (plan, window, causal) and reused by
- * every layer. What an item computes depends on its tile and positions alone, never on who runs
- * it or what else runs.
+ * block and the clearing of flagged tiles); attend, folding the partials of chunks along the
+ * fixed binary tree over chunk indices; merge what several runs of chunks left of a tile. work.h
+ * cuts them into items. What an item computes depends on its rows and positions alone, never on
+ * who runs it or what else runs.
  */
 #ifndef ATTND_DAEMON_EXEC_H
 #define ATTND_DAEMON_EXEC_H
 
-#include "plan.h"
 #include "team.h"
+#include "work.h"
 
 /** A parameter set, copied and checked at registration. */
 struct params {
@@ -40,6 +39,7 @@ struct job {
 	struct params *params;
 	struct attnd_attn attn;
 	const struct work_list *work;
+	const struct attend_list *list; /* NULL: K/V only */
 	const char *bases[POOL_MAX_NODES];
 	uint32_t layer, src_layer;
 	uint32_t flags; /* ATTND_JOB_* */
@@ -55,7 +55,5 @@ int exec_prepare(struct job *j, uint32_t threads);
 
 /** Whether the leader should run it alone: less than about 10 us of work. */
 bool exec_small(const struct job *j);
-
-void exec_free_work(struct work_list *w);
 
 #endif

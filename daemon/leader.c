@@ -272,8 +272,8 @@ static bool close_dead_engines(struct leader *l)
 	return did;
 }
 
-/* Returns true if there was anything to do. */
-static bool round_once(struct leader *l)
+/* Mail and rings. Returns true if there was anything to do. */
+static bool look_around(struct leader *l)
 {
 	struct lead_session *next;
 	struct mail m;
@@ -288,7 +288,19 @@ static bool round_once(struct leader *l)
 		next = ls->next;
 		did |= serve(l, ls);
 	}
-	did |= close_dead_engines(l);
+	return close_dead_engines(l) || did;
+}
+
+/* Between two slices of a long item: this is inside team_help. */
+static void poll_rings(void *ctx)
+{
+	(void)look_around(ctx);
+}
+
+static bool round_once(struct leader *l)
+{
+	bool did = look_around(l);
+
 	return team_help(&l->team) || did;
 }
 
@@ -452,6 +464,8 @@ int leader_start(const struct config *cfg, uint64_t instance, struct mailbox *to
 		r = make_fds(l);
 	if (!r)
 		r = team_init(&l->team, cfg->threads ? cfg->threads : allowed_cpus(), cfg->spin_us, l->team_fd);
+	l->team.poll = poll_rings;
+	l->team.poll_ctx = l;
 	if (!r)
 		r = -pthread_create(&l->thread, NULL, leader_main, l);
 	if (r) {

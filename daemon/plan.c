@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec.h"
+#include "work.h"
 
 #define NONE ATTND_BLOCK_NONE
 
@@ -363,7 +363,7 @@ void plan_end(struct plan *p)
 		}
 		seq_plan_done(s, p->cache_index);
 	}
-	exec_free_work(p->work);
+	work_free(p->work);
 	free(p->rows);
 	free(p->ext);
 	free(p->masks);

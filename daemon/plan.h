@@ -51,7 +51,7 @@ struct plan {
 	bool committed;
 	bool orphan;		/* let go of while a job ran: ends when it is done */
 	uint32_t running;	/* jobs */
-	struct work_list *work; /* exec.c's */
+	struct work_list *work; /* work.c's */
 	struct plan **list;	/* of the session */
 	struct plan *next;
 };

@@ -11,6 +11,7 @@
 #include "../shm/futex.h"
 
 #define SLEEP_NS UINT64_C(1000000000)
+#define SLICE_NS UINT64_C(100000)
 
 bool member_reserve(void **p, size_t *have, size_t bytes)
 {
@@ -87,8 +88,8 @@ static bool run_one(struct team *t, struct team_job *job, struct member *m)
 	return true;
 }
 
-/* One item of whichever job has some. `users` keeps the job alive while we look. */
-static bool work(struct team *t, struct member *m)
+/* One item of a job of this kind. `users` keeps the job alive while we look. */
+static bool work_on(struct team *t, struct member *m, bool urgent)
 {
 	bool did = false;
 
@@ -100,11 +101,62 @@ static bool work(struct team *t, struct member *m)
 			continue;
 		atomic_fetch_add_explicit(&s->users, 1, memory_order_seq_cst);
 		job = atomic_load_explicit(&s->job, memory_order_seq_cst);
-		if (job)
+		if (job && job->urgent == urgent)
 			did = run_one(t, job, m);
 		atomic_fetch_sub_explicit(&s->users, 1, memory_order_release);
 	}
 	return did;
+}
+
+static bool work_urgent(struct team *t, struct member *m)
+{
+	uint64_t before;
+	bool did;
+
+	if (!atomic_load_explicit(&t->urgent, memory_order_acquire))
+		return false;
+	before = attnd_now_ns();
+	did = work_on(t, m, true);
+	m->urgent_ns += attnd_now_ns() - before;
+	return did;
+}
+
+static bool work_other(struct team *t, struct member *m)
+{
+	m->slice_ns = attnd_now_ns();
+	if (!work_on(t, m, false))
+		return false;
+	m->urgent_ns = 0;
+	return true;
+}
+
+static bool work(struct team *t, struct member *m)
+{
+	if (m->urgent_ns > 4 * SLICE_NS && work_other(t, m))
+		return true;
+	return work_urgent(t, m) || work_other(t, m);
+}
+
+void team_pause(struct member *m, const struct team_job *job)
+{
+	struct team *t = m->team;
+	uint64_t now, slice;
+
+	if (m->depth || job->urgent)
+		return;
+	now = attnd_now_ns();
+	slice = now - m->slice_ns;
+	if (slice < SLICE_NS / 2)
+		return; /* goes on: a slice may be several chunks */
+	m->depth = 1;
+	if (!m->index && t->poll)
+		t->poll(t->poll_ctx);
+	m->urgent_ns = 0;
+	while (m->urgent_ns < 4 * slice && work_urgent(t, m))
+		;
+	m->urgent_ns = 0;
+	m->depth = 0;
+	m->slice_ns = attnd_now_ns();
 }
 
 static void rest(struct team *t, uint32_t seq)
@@ -173,10 +225,12 @@ void team_destroy(struct team *t)
 
 		if (i)
 			pthread_join(m->thread, NULL);
-		free(m->scratch);
-		free(m->partials);
-		free(m->blocks);
-		free(m->flags);
+		for (int d = 0; d < 2; d++) {
+			free(m->memory[d].scratch);
+			free(m->memory[d].partials);
+			free(m->memory[d].blocks);
+			free(m->memory[d].flags);
+		}
 	}
 	free(t->members);
 	t->members = NULL;
@@ -198,6 +252,8 @@ bool team_submit(struct team *t, struct team_job *job)
 	for (int i = 0; i < TEAM_JOBS; i++) {
 		if (atomic_load_explicit(&t->slots[i].job, memory_order_relaxed))
 			continue;
+		if (job->urgent)
+			atomic_fetch_add_explicit(&t->urgent, 1, memory_order_relaxed);
 		atomic_store_explicit(&t->slots[i].job, job, memory_order_seq_cst);
 		call_members(t);
 		return true;
@@ -218,6 +274,8 @@ void team_retire(struct team *t, struct team_job *job)
 		if (atomic_load_explicit(&s->job, memory_order_relaxed) != job)
 			continue;
 		/* A member counts itself before it looks: after this store, users == 0 means nobody can. */
+		if (job->urgent)
+			atomic_fetch_sub_explicit(&t->urgent, 1, memory_order_relaxed);
 		atomic_store_explicit(&s->job, NULL, memory_order_seq_cst);
 		while (atomic_load_explicit(&s->users, memory_order_seq_cst))
 			sched_yield(); /* a last look, some instructions: wait only for one that lost its CPU */
@@ -227,7 +285,12 @@ void team_retire(struct team *t, struct team_job *job)
 
 void team_run_alone(struct team *t, struct team_job *job)
 {
+	struct member *m = &t->members[0];
+	uint32_t depth = m->depth;
+
 	job_start(job);
+	m->depth = 1; /* no pause: the session it belongs to is in the middle of a request */
 	while (!atomic_load_explicit(&job->finished, memory_order_relaxed))
-		(void)run_one(NULL, job, &t->members[0]);
+		(void)run_one(NULL, job, m);
+	m->depth = depth;
 }

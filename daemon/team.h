@@ -5,7 +5,8 @@
  * In:   jobs whose items are numbered, in phases. Out: every item run once, phase after phase.
  * Next: exec.c says what an item does.
  *
- * The leader is a member, too: it helps with items when its rings are empty. Members find work
+ * The leader is a member, too: it helps with items when its rings are empty. Urgent jobs (decodes)
+ * go first; the others keep a fifth of each member's time. Members find work
  * by a ticket a job, (phase << 32 | next item); the last finisher of a phase opens the next.
  */
 #ifndef ATTND_DAEMON_TEAM_H
@@ -19,18 +20,28 @@
 
 enum { TEAM_JOBS = 64, TEAM_PHASES = 3 };
 
-/** Memory of one member, grown as formats need it. */
+/** Memory that items use, grown as formats need it. */
+struct member_memory {
+	void *scratch, *partials;
+	size_t scratch_bytes, partials_bytes;
+	const void **blocks; /* exec.c's */
+	const uint8_t **flags;
+};
+
 struct member {
 	struct team *team;
 	pthread_t thread;
-	uint32_t index; /* 0: the leader */
-	void *scratch;
-	size_t scratch_bytes;
-	char *partials;
-	size_t partials_bytes;
-	const void **blocks; /* [4][max blocks of a chunk], exec.c's */
-	const uint8_t **flags;
+	uint32_t index;	    /* 0: the leader */
+	uint32_t depth;	    /* 1: inside team_pause */
+	uint64_t slice_ns;  /* when the current slice of a job that is not urgent began */
+	uint64_t urgent_ns; /* spent on urgent items since such a slice */
+	struct member_memory memory[2];
 };
+
+static inline struct member_memory *member_memory(struct member *m)
+{
+	return &m->memory[m->depth];
+}
 
 /** What the team sees of a job; embedded in exec.c's. */
 struct team_job {
@@ -38,6 +49,7 @@ struct team_job {
 	_Atomic uint32_t done;	/* items of the phase */
 	_Atomic bool finished;	/* stored last, with release; pairs with the leader's acquire load */
 	_Atomic bool cancelled; /* members skip what is left */
+	bool urgent;		/* a decode: goes before other jobs */
 	uint32_t count[TEAM_PHASES];
 	void (*run)(struct team_job *job, uint32_t phase, uint32_t item, struct member *m);
 };
@@ -46,6 +58,9 @@ struct team {
 	struct member *members;
 	uint32_t num_members;
 	uint64_t spin_ns;
+	void (*poll)(void *ctx); /* what the leader does between slices */
+	void *poll_ctx;
+	_Atomic uint32_t urgent;	    /* urgent jobs in slots */
 	_Alignas(128) _Atomic uint32_t seq; /* futex: grows when there may be work */
 	_Atomic uint32_t sleepers;
 	_Atomic bool stop;
@@ -70,6 +85,13 @@ bool team_help(struct team *t);
 void team_retire(struct team *t, struct team_job *job);
 /** Run a whole job as member 0, without telling anyone. */
 void team_run_alone(struct team *t, struct team_job *job);
+
+/**
+ * Between two slices (about 100 us) of an item of `job`: if it is not urgent, run urgent items for
+ * up to four times what the slice took, so that decodes wait for a slice at most and extends keep
+ * a fifth of the time. The leader looks at its rings, too.
+ */
+void team_pause(struct member *m, const struct team_job *job);
 
 /** Grow a buffer of a member to `bytes`, 64-byte aligned; contents are lost. False: no memory. */
 bool member_reserve(void **p, size_t *have, size_t bytes);
