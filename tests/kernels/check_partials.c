@@ -33,7 +33,7 @@ static void make_partial(struct partials *c, struct attnd_partial *p)
 	p->m = rng_float(&c->r) * (rng_below(&c->r, 3) ? 3.0f : 200.0f);
 	p->l = 1.0f + fabsf(rng_float(&c->r)) * 500.0f;
 	for (uint32_t d = 0; d < c->fmt.spec.head_dim_v; d++)
-		p->acc[d] = rng_float(&c->r) * p->l;
+		p->acc[d] = rng_below(&c->r, 20) ? rng_float(&c->r) * p->l : -0.0f;
 }
 
 static bool partials_init(struct partials *c, const struct attnd_kernel *k, uint64_t seed)
