@@ -13,6 +13,7 @@ CFLAGS_kernels_partial_c := -O3
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
 AVX2_FLAGS := -mavx2 -mfma -mf16c
 AVX512_FLAGS := $(AVX2_FLAGS) -mavx512f -mavx512bw -mavx512vl -mavx512dq
+CFLAGS_kernels_attend_avx2 := -O3 $(AVX2_FLAGS)
 CFLAGS_kernels_attend_avx512 := -O3 $(AVX512_FLAGS)
 CFLAGS_kernels_attend_avx512bf16 := -O3 $(AVX512_FLAGS) -mavx512vbmi -mavx512bf16
 else

@@ -67,7 +67,25 @@
 
 #if defined(__x86_64__)
 #define ATTND_NEED_BF16_BYTES (ATTND_CPU(AVX512_BF16) | ATTND_CPU(AVX512_VBMI))
-#define ATTND_KERNELS_AVX2(X)
+#define ATTND_KERNELS_AVX2(X)                                                                             \
+	X(attend, f32_f32, avx2, AVX2, F32, F32, ATTND_CPU(AVX2), packed)                                        \
+	X(attend, f32_f16, avx2, AVX2, F32, F16, ATTND_CPU(AVX2), packed)                                        \
+	X(attend, f32_bf16, avx2, AVX2, F32, BF16, ATTND_CPU(AVX2), packed)                                      \
+	X(attend, f32_int8, avx2, AVX2, F32, INT8, ATTND_CPU(AVX2), packed)                                      \
+	X(attend, f32_e4m3, avx2, AVX2, F32, FP8_E4M3, ATTND_CPU(AVX2), packed)                                  \
+	X(attend, f32_e5m2, avx2, AVX2, F32, FP8_E5M2, ATTND_CPU(AVX2), packed)                                  \
+	X(attend, f16_f32, avx2, AVX2, F16, F32, ATTND_CPU(AVX2), packed)                                        \
+	X(attend, f16_f16, avx2, AVX2, F16, F16, ATTND_CPU(AVX2), packed)                                        \
+	X(attend, f16_bf16, avx2, AVX2, F16, BF16, ATTND_CPU(AVX2), packed)                                      \
+	X(attend, f16_int8, avx2, AVX2, F16, INT8, ATTND_CPU(AVX2), packed)                                      \
+	X(attend, f16_e4m3, avx2, AVX2, F16, FP8_E4M3, ATTND_CPU(AVX2), packed)                                  \
+	X(attend, f16_e5m2, avx2, AVX2, F16, FP8_E5M2, ATTND_CPU(AVX2), packed)                                  \
+	X(attend, bf16_f32, avx2, AVX2, BF16, F32, ATTND_CPU(AVX2), packed)                                      \
+	X(attend, bf16_f16, avx2, AVX2, BF16, F16, ATTND_CPU(AVX2), packed)                                      \
+	X(attend, bf16_bf16, avx2, AVX2, BF16, BF16, ATTND_CPU(AVX2), packed)                                    \
+	X(attend, bf16_int8, avx2, AVX2, BF16, INT8, ATTND_CPU(AVX2), packed)                                    \
+	X(attend, bf16_e4m3, avx2, AVX2, BF16, FP8_E4M3, ATTND_CPU(AVX2), packed)                                \
+	X(attend, bf16_e5m2, avx2, AVX2, BF16, FP8_E5M2, ATTND_CPU(AVX2), packed)
 #define ATTND_KERNELS_AVX512(X)                                                                          \
 	X(attend, f32_f32, avx512, AVX512, F32, F32, ATTND_CPU(AVX512), packed)                                  \
 	X(attend, f32_f16, avx512, AVX512, F32, F16, ATTND_CPU(AVX512), packed)                                  \
