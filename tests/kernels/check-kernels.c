@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check-kernels [--isa NAME] [--op NAME] [--seed N] [--with FEATURES]: every registered kernel.
+ * check-kernels [--isa NAME] [--op NAME] [--seed N] [--with FEATURES] [--thin N]: every
+ * registered kernel.
  *
  * In:   the registry (kernels/registry.h). --with adds features that the probe cannot see, as
- *       under emulators, separated by commas.
+ *       under emulators, separated by commas. --thin N makes one of N cases of attend.
  * Out:  TAP, one line a kernel, and for what kernels are made of. A failure names its seed.
  * Next: make check runs it; a kernel of an operation without a check below does not compile.
  */
@@ -16,6 +17,7 @@
 enum { EXPLAINED = 8 };
 
 uint64_t check_features;
+uint32_t check_thin = 1;
 
 static uint64_t seed = 20240607;
 static uint32_t test_failures, failures, tests;
@@ -109,8 +111,12 @@ int main(int argc, char **argv)
 			op = value;
 		else if (strcmp(argv[i], "--seed") == 0)
 			seed = strtoull(value, NULL, 0);
+		else if (strcmp(argv[i], "--thin") == 0 && atoi(value) > 0)
+			check_thin = (uint32_t)atoi(value);
 		else if (strcmp(argv[i], "--with") != 0 || !add_features(value)) {
-			fprintf(stderr, "usage: %s [--isa NAME] [--op NAME] [--seed N] [--with FEATURES]\n", argv[0]);
+			fprintf(stderr,
+				"usage: %s [--isa NAME] [--op NAME] [--seed N] [--with FEATURES] [--thin N]\n",
+				argv[0]);
 			return 2;
 		}
 	}

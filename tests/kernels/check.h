@@ -64,6 +64,8 @@ uint32_t bits_of(float x);
 
 /* Features that the formats of this run are made for. */
 extern uint64_t check_features;
+/* Of the cases of attend one in so many is made. */
+extern uint32_t check_thin;
 
 /* A valid spec with this dtype, drawn from the geometries that models have and from odd ones. */
 struct attnd_kv_spec random_spec(struct rng *r, enum attnd_kdtype dtype);
