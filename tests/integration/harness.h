@@ -40,7 +40,7 @@ json_t *daemon_json(const struct daemon *d, const char *command);
 /** A number in the status by its path ("sessions", "caches.0.free"); -1 if it is not there. */
 int64_t daemon_number(const struct daemon *d, const char *path);
 
-/** What is in use: sessions, sequences, referenced blocks, arena bytes, all of the daemon. */
+/** What is in use: sessions, sequences, referenced bytes of the pool, arena bytes, of the whole daemon. */
 struct in_use {
 	int64_t sessions, sequences, referenced, arena_bytes;
 };
