@@ -51,6 +51,8 @@ override CFLAGS += -std=c11 -Wall -Wextra -Wconversion -fPIC -fvisibility=hidden
 override LDFLAGS += -pthread
 # Before any target's own flags, which a prerequisite would inherit.
 build_flags := $(CC) $(CPPFLAGS) $(CFLAGS) / $(LDFLAGS)
+# One object alone knows where the daemon is installed.
+CFLAGS_client_private := -DATTND_SBINDIR='"$(SBINDIR)"'
 
 # What the compiler builds for; kernels.mk picks its files by it. A machine without a compiler is about to get its own.
 ARCH := $(or $(firstword $(subst -, ,$(shell $(CC) $(CFLAGS) -dumpmachine 2>/dev/null))),$(shell uname -m))
@@ -63,6 +65,7 @@ Q := @
 say = @printf '  %-8s %s\n' '$(1)' '$(2)';
 endif
 
+comma := ,
 objs = $(patsubst %.c,$(O)/%.o,$(filter-out $(2),$(wildcard $(1)/*.c)))
 SHM_OBJS := $(call objs,shm)
 KERNELS_OBJS := $(call objs,kernels)
@@ -91,11 +94,12 @@ include tests/tests.mk
 deps:
 	@.ci/deps build
 
-# Changes only when the flags do; whoever is made with flags depends on it.
-$(O)/flags: export build_flags := $(build_flags)
-$(O)/flags: FORCE | deps
+# Each changes only when what it holds does; whoever is made with that depends on it.
+$(O)/flags: export holds := $(build_flags)
+$(O)/paths: export holds := $(PREFIX) $(SBINDIR) $(LIBDIR) $(INCLUDEDIR)
+$(O)/flags $(O)/paths: FORCE | deps
 	@mkdir -p $(@D)
-	@printf '%s\n' "$$build_flags" | cmp -s - $@ || printf '%s\n' "$$build_flags" >$@
+	@printf '%s\n' "$$holds" | cmp -s - $@ || printf '%s\n' "$$holds" >$@
 
 $(O)/%.o: %.c $(O)/flags | deps
 	@mkdir -p $(@D)
@@ -103,6 +107,7 @@ $(O)/%.o: %.c $(O)/flags | deps
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(subst /,_,$*)) -MMD -MP -c -o $@ $<
 
 $(KERNELS_OBJS): kernels/kernels.mk
+$(O)/client/private.o: $(O)/paths
 
 $(O)/libdaemon.a: $(DAEMON_OBJS) $(SHM_OBJS) $(KERNELS_OBJS)
 $(O)/libattnd.a: $(CLIENT_OBJS) $(SHM_OBJS)
@@ -114,7 +119,7 @@ link = $(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o %.a,$^)
 
 $(O)/$(SO): $(CLIENT_OBJS) $(SHM_OBJS) client/libattnd.map $(O)/flags
 	$(call say,LD,$@)
-	$(link) -shared -Wl,-soname,libattnd.so.$(SOMAJOR) -Wl,--version-script=client/libattnd.map $(CLIENT_LIBS)
+	$(link) -shared $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -Wl,-soname,libattnd.so.$(SOMAJOR) -Wl,--version-script=client/libattnd.map $(CLIENT_LIBS)
 	$(Q)ln -sf $(SO) $(O)/libattnd.so.$(SOMAJOR); ln -sf libattnd.so.$(SOMAJOR) $(O)/libattnd.so
 
 $(O)/attnd: $(O)/daemon/main.o $(O)/libdaemon.a $(O)/flags
@@ -129,9 +134,7 @@ $(O)/attnd-runner: $(EXAMPLE_OBJS) $(O)/libattnd.a $(O)/flags
 	$(call say,LD,$@)
 	$(link) $(CLIENT_LIBS) $(RUNNER_LIBS)
 
-# Made again with each PREFIX.
-$(O)/attnd.pc: client/attnd.pc.in FORCE
-	@mkdir -p $(@D)
+$(O)/attnd.pc: client/attnd.pc.in $(O)/paths
 	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' \
 	  -e 's|@VERSION@|$(VERSION)|' $< >$@
 
@@ -170,7 +173,7 @@ uninstall:
 
 # Only what was made: O may be a directory that holds other things.
 clean:
-	$(Q)rm -rf $(addprefix $(O)/,shm kernels daemon client tests flags attnd.pc libdaemon.a libattnd.a libattnd.so*) $(PROGRAMS)
+	$(Q)rm -rf $(addprefix $(O)/,shm kernels daemon client tests flags paths attnd.pc libdaemon.a libattnd.a libattnd.so*) $(PROGRAMS)
 	$(Q)rmdir $(O) 2>/dev/null || true
 
 sources = $$(find client daemon kernels proto shm tests -name '*.[ch]')
