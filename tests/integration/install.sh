@@ -38,7 +38,7 @@ files() {
 }
 
 exported() { # only what the header declares
-	nm -D --defined-only "$tmp/root/usr/lib/libattnd.so" | awk '$2 == "T" { print $3 }' | sort >"$tmp/symbols"
+	nm -D --defined-only "$tmp/root/usr/lib/libattnd.so" | awk '$2 == "T" { sub(/@.*/, "", $3); print $3 }' | sort >"$tmp/symbols"
 	[ -s "$tmp/symbols" ] || return 1
 	while read -r s; do
 		grep -qw "$s" client/attnd.h || { echo "exported, but not in attnd.h: $s"; return 1; }
