@@ -2,8 +2,9 @@
 /*
  * Decode and extend: one layer of a plan.
  *
- * In:   pointers into the arena. Out: one 64-byte entry. Next: ring.c. No system call, no
- *       allocation on this path, but for the doorbell of a sleeping leader.
+ * In:   pointers into the arena. Out: one 64-byte entry. Next: ring.c. No system call and
+ *       no allocation on this path, but for the doorbell of a sleeping leader and a look at the
+ *       socket after an idle 100 ms.
  */
 #include "internal.h"
 

@@ -26,9 +26,10 @@
  * fork: a child cannot use its parent's connection; calls answer -ECHILD.
  *
  * Restart of the daemon: jobs in flight return -ECONNRESET. The next call connects again within
- * the connect timeout and restores segments, caches, grants, scales, namespaces and parameter
- * sets under their old numbers. Sequences must be opened again by attnd_reopen, which answers how
- * many tokens are still cached; the caller extends from there.
+ * the connect timeout (-ECONNREFUSED: no daemon came back) and restores segments, caches, grants,
+ * scales, namespaces and parameter sets under their old numbers. Sequences must be opened again by
+ * attnd_reopen, which answers how many tokens are still cached; the caller extends from there.
+ * Until then calls that name such a sequence, or a plan from before, return -ECONNRESET.
  */
 #ifndef ATTND_H
 #define ATTND_H
@@ -113,7 +114,12 @@ int attnd_engine_id(uint8_t ret_id[16]);
 /** The text of `error`, with the field and limit of the last failure of this connection if it was that error. */
 const char *attnd_strerror(const attnd_t *a, int error);
 
-/** A descriptor that polls readable when completions may be waiting (see attnd_next). Owned by the connection. */
+/**
+ * A descriptor that polls readable when completions may be waiting or the daemon has gone; then call
+ * attnd_next until -EAGAIN. That -EAGAIN (with timeout 0) is what asks for the next signal: poll right
+ * after it, with no other call on the connection in between. The connection owns it and keeps it over
+ * reconnections.
+ */
 int attnd_fd(const attnd_t *a);
 
 /** Round trip through the daemon's leader. deadline_us 0: the default. */

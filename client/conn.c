@@ -3,8 +3,8 @@
  * The connection: made, noticed to be lost, made again.
  *
  * In:   the caller's options; a socket. Out: mapped rings, or an error with its reason.
- * Next: handshake.c speaks over the socket, ring.c uses the rings, restore.c brings back what the
- *       connection had.
+ * Next: handshake.c speaks over the socket, ring.c uses the rings; arena.c, objects.c and params.c
+ *       bring back what the connection had.
  */
 #include "internal.h"
 
@@ -183,13 +183,16 @@ void cl_lost(struct attnd *a)
 	cl_plans_destroy(a);
 }
 
+/* After "closed" work of this session may still run: only the end of the socket says that it does not. */
 bool cl_check_alive(struct attnd *a)
 {
 	struct pollfd p = {.fd = a->sock, .events = POLLRDHUP};
+	bool closed;
 
 	if (a->state == CL_DOWN)
 		return false;
-	if (!atomic_load_explicit(&a->shared->closed, memory_order_acquire) && poll(&p, 1, 0) <= 0) {
+	closed = atomic_load_explicit(&a->shared->closed, memory_order_acquire);
+	if (poll(&p, 1, closed ? CL_GRACE_NS / 1000000 : 0) <= 0 && !closed) {
 		a->alive_ns = cl_now_coarse();
 		return true;
 	}

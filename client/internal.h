@@ -4,8 +4,8 @@
  *
  * In:   the public header, the wire, the shared-memory primitives.
  * Out:  struct attnd and the cl_ functions, none of them exported.
- * Next: conn.c (socket), ring.c (entries), jobs.c (requests), arena.c and heap.c (memory),
- *       objects.c, seq.c, plan.c, attend.c (the calls), restore.c, private.c, strerror.c.
+ * Next: conn.c and handshake.c (socket), ring.c (entries), jobs.c (requests), arena.c and heap.c
+ *       (memory), objects.c, params.c, seq.c, plan.c, attend.c (the calls), private.c, strerror.c.
  */
 #ifndef ATTND_CLIENT_INTERNAL_H
 #define ATTND_CLIENT_INTERNAL_H
@@ -235,6 +235,9 @@ struct cl_objects {
 /** The daemon's number of a cache or namespace; numbers of other sessions pass as they are. */
 int cl_cache_wire(struct attnd *a, uint32_t handle, uint16_t *ret);
 uint32_t cl_namespace_wire(const struct attnd *a, uint32_t id);
+/** The record of a cache that this connection opened, or NULL. */
+struct cl_cache *cl_cache_find(struct attnd *a, uint32_t handle);
+int cl_params_restore(struct attnd *a, uint32_t id);
 int cl_engine_join(struct attnd *a, bool first);
 int cl_objects_restore(struct attnd *a);
 void cl_objects_destroy(struct attnd *a);

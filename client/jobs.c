@@ -188,10 +188,9 @@ int cl_enter(struct attnd *a, uint32_t need, enum cl_mode mode)
 	if (cl_forked(a))
 		return -ECHILD;
 	/* A daemon that was restarted while nothing was going on is met here, not by the next job. */
-	if (a->state == CL_UP && !a->jobs.in_flight && cl_now_coarse() - a->alive_ns > CL_IDLE_NS)
+	if (a->state == CL_UP && (atomic_load_explicit(&a->shared->closed, memory_order_relaxed) ||
+				  (!a->jobs.in_flight && cl_now_coarse() - a->alive_ns > CL_IDLE_NS)))
 		cl_check_alive(a);
-	else if (a->state == CL_UP && atomic_load_explicit(&a->shared->closed, memory_order_relaxed))
-		cl_lost(a);
 	if (a->state == CL_DOWN) {
 		rc = cl_reconnect(a);
 		if (rc)

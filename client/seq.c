@@ -85,16 +85,24 @@ static int grow(struct cl_seqs *t)
 	return 0;
 }
 
-/* Takes s over, in place of one of the same key. Without memory the sequence cannot be reopened. */
+/* A record for a request, and a place to keep it in. */
+static struct cl_seq *seq_create(struct attnd *a, uint64_t key, uint32_t ns)
+{
+	struct cl_seq *s = grow(&a->seqs) ? NULL : calloc(1, sizeof(*s));
+
+	if (s) {
+		s->key = key;
+		s->ns = ns;
+	}
+	return s;
+}
+
+/* Takes s over, in place of one of the same key. */
 static void keep(struct attnd *a, struct cl_seq *s)
 {
 	struct cl_seq **at;
 
 	forget(a, s->key);
-	if (grow(&a->seqs)) {
-		seq_destroy(s);
-		return;
-	}
 	s->epoch = a->epoch;
 	at = bucket_of(&a->seqs, s->key);
 	s->next = *at;
@@ -199,14 +207,12 @@ static int seq_open(attnd_t *a, uint64_t key, uint32_t ns, const uint64_t *token
 		rc = open_request(a, &r, key, ns, num_tokens, max_match, &scratch);
 	if (rc)
 		return rc;
-	s = calloc(1, sizeof(*s));
+	s = seq_create(a, key, ns);
 	if (!s)
 		return cl_request_drop(a, &r, -ENOMEM);
 	if (num_tokens)
 		memcpy(scratch, tokens, (size_t)num_tokens * sizeof(*tokens));
 	cl_tokens_write(&s->tokens, 0, tokens, num_tokens);
-	s->key = key;
-	s->ns = ns;
 	s->held = s->tokens.count;
 	s->max_match = max_match;
 	r.job.ctx = s;
@@ -253,19 +259,19 @@ static int length_request(struct attnd *a, struct cl_request *r, enum attnd_opco
 	return 0;
 }
 
+/* A source that this connection did not open has tokens that are not known here. */
 static void fork_done(struct attnd *a, struct cl_job *j)
 {
 	const struct cl_seq *from = find(a, j->arg[0]);
-	struct cl_seq *s = from && !j->status ? calloc(1, sizeof(*s)) : NULL;
+	struct cl_seq *s = j->ctx;
 
-	if (!s)
-		return;
-	s->key = j->arg[1];
-	s->ns = from->ns;
-	if (cl_tokens_share(&s->tokens, &from->tokens, cl_min_u64(j->arg[2], from->tokens.count))) {
+	if (j->status || !from) {
 		seq_destroy(s);
 		return;
 	}
+	s->ns = from->ns;
+	/* Without memory for them a reopen asks for none. */
+	(void)cl_tokens_share(&s->tokens, &from->tokens, cl_min_u64(j->arg[2], from->tokens.count));
 	hold(s, j->arg[2]);
 	keep(a, s);
 }
@@ -280,6 +286,9 @@ static int seq_fork(attnd_t *a, uint64_t key, uint64_t new_key, uint64_t length,
 		rc = length_request(a, &r, ATTND_OP_SEQ_FORK, key, new_key, length);
 	if (rc)
 		return rc;
+	r.job.ctx = seq_create(a, new_key, 0);
+	if (!r.job.ctx)
+		return -ENOMEM;
 	r.job.done = fork_done;
 	return cl_go(a, &r, mode, ret_job);
 }
