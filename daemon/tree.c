@@ -219,6 +219,17 @@ out:
 	return r;
 }
 
+/* Two sequences hold private slots of this block: neither writes in place any more. */
+static void freeze(struct cache *c, uint32_t id, uint32_t slots)
+{
+	struct block_aux *a = cache_aux(c, id);
+
+	if (slots <= cache_count(c, id))
+		return;
+	a->owner = 0;
+	a->frozen = true;
+}
+
 int held_fork(struct held *to, struct held *from, struct cache *c, uint64_t length)
 {
 	uint32_t blocks = (uint32_t)((length + c->block_size - 1) >> c->slots_shift);
@@ -230,26 +241,19 @@ int held_fork(struct held *to, struct held *from, struct cache *c, uint64_t leng
 	while (stand != NONE && begins_at(c, stand) >= length)
 		stand = cache_block(c, stand)->parent;
 	held_stand(to, c, stand);
-	for (uint32_t i = 0; i < blocks; i++) {
-		to->table[i] = from->table[i];
-		if (to->table[i].own)
-			cache_ref(c, to->table[i].id);
-	}
 	to->num = blocks;
 	to->length = length;
 	to->stand_pos = from->stand_pos < length ? from->stand_pos : length;
 	to->pub_limit = from->pub_limit < length ? from->pub_limit : UINT64_MAX;
-	if (blocks && (length & (c->block_size - 1))) {
-		struct table_entry *tail = &to->table[blocks - 1];
-		struct block_aux *a = cache_aux(c, tail->id);
+	for (uint32_t i = 0; i < blocks; i++) {
+		uint64_t left = length - ((uint64_t)i << c->slots_shift);
 
-		if (!tail->own && begins_at(c, tail->id) >= length)
-			held_set(to, c, blocks - 1, stand, false);
-		else if ((length & (c->block_size - 1)) > cache_count(c, tail->id)) {
-			/* Both hold private slots: neither writes in place any more. */
-			a->owner = 0;
-			a->frozen = true;
-		}
+		to->table[i] = from->table[i];
+		if (to->table[i].own)
+			cache_ref(c, to->table[i].id);
+		else if (begins_at(c, to->table[i].id) >= length) /* left the path: as in held_trim */
+			held_set(to, c, i, stand, false);
+		freeze(c, to->table[i].id, left < c->block_size ? (uint32_t)left : c->block_size);
 	}
 	return 0;
 }
