@@ -384,13 +384,21 @@ struct answer seq_open(struct engine_table *t, struct engine *e, uint64_t key, u
 	return a;
 }
 
+/* What it holds in cache i; a trim that waits for a plan's end counts already. */
+static uint64_t length_in(const struct seq *s, uint32_t i)
+{
+	uint64_t n = s->in[i].held.length;
+
+	return n < s->in[i].pending_trim ? n : s->in[i].pending_trim;
+}
+
 /* Ranks may be a step apart: what the furthest one holds. */
 static uint64_t longest(const struct seq *s)
 {
 	uint64_t n = 0;
 
 	for (uint32_t i = 0; i < s->engine->num_caches; i++)
-		n = s->in[i].held.length > n ? s->in[i].held.length : n;
+		n = length_in(s, i) > n ? length_in(s, i) : n;
 	return n;
 }
 
@@ -410,7 +418,7 @@ struct answer seq_fork(struct engine_table *t, struct engine *e, uint64_t key, u
 		return (struct answer){.res = r, .field = ATTND_FIELD_SEQUENCES, .limit = e->max_seqs};
 	f->used = s->used = true;
 	for (uint32_t i = 0; i < e->num_caches && !r; i++) {
-		uint64_t n = s->in[i].held.length;
+		uint64_t n = length_in(s, i);
 
 		r = held_fork(&f->in[i].held, &s->in[i].held, e->caches[i].cache, length < n ? length : n);
 		if (!r)
