@@ -24,16 +24,6 @@
 
 /* ---- The end ---- */
 
-/* What the client may be waiting for will not come: tell it. Nobody else writes here any more. */
-static void mark_closed(struct session *s)
-{
-	if (!s->shared)
-		return;
-	atomic_store_explicit(&s->shared->closed, 1, memory_order_release); /* pairs with the client's load */
-	atomic_fetch_add_explicit(&s->shared->cq_event, 1, memory_order_release);
-	attnd_futex_wake(&s->shared->cq_event, INT_MAX);
-}
-
 static void close_fd(int fd)
 {
 	if (fd >= 0)
@@ -54,7 +44,6 @@ static void try_free(struct client *c)
 
 	if (c->state != CLIENT_ENDING || c->with_leader || c->jobs)
 		return;
-	mark_closed(&c->session);
 	if (segments_unmap_all(c)) /* comes back here */
 		return;
 	handshake_close(&c->session);
@@ -68,6 +57,22 @@ static void try_free(struct client *c)
 		control_notify(ctl);
 	}
 	free(c);
+}
+
+/*
+ * The leader has let go of the session. What the client may be waiting for will not come: tell
+ * it. Nobody else writes here any more.
+ */
+static void take_back(struct client *c)
+{
+	struct attnd_session_region *shared = c->session.shared;
+
+	if (!c->with_leader)
+		return;
+	c->with_leader = false;
+	atomic_store_explicit(&shared->closed, 1, memory_order_release); /* pairs with the client's load */
+	atomic_fetch_add_explicit(&shared->cq_event, 1, memory_order_release);
+	attnd_futex_wake(&shared->cq_event, INT_MAX);
 }
 
 /* Once; again later if there is no memory for a letter. */
@@ -412,7 +417,7 @@ void clients_mail(struct control *ctl, const struct mail *letter)
 	(void)ctl;
 	switch (letter->type) {
 	case MAIL_SESSION_FREED:
-		c->with_leader = false;
+		take_back(c);
 		try_free(c);
 		break;
 	case MAIL_SESSION_BAD:
@@ -433,7 +438,7 @@ void clients_destroy(struct control *ctl)
 {
 	for (struct client *c = ctl->clients, *next; c; c = next) {
 		next = c->next;
-		c->with_leader = false;
+		take_back(c);
 		if (c->state == CLIENT_ENDING)
 			try_free(c);
 		else
