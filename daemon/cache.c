@@ -499,6 +499,27 @@ static double thread_speed(uint64_t features)
 	return 5;
 }
 
+/* KV heads over nodes, unevenly where they do not divide; nodes beyond the heads store nothing. */
+static int set_nodes(struct cache *c, uint64_t features, struct attnd_kv_spec spec)
+{
+	uint32_t n = c->pool->num_nodes, all = spec.num_kv_heads, head = 0;
+	size_t layer = 0;
+	int r = 0;
+
+	for (uint32_t i = 0; i < n && !r; i++) {
+		struct cache_node *node = &c->nodes[i];
+
+		node->head0 = head;
+		node->heads = spec.num_kv_heads = all / n + (i < all % n);
+		head += node->heads;
+		if (node->heads)
+			r = attnd_format_init(features, &spec, &node->fmt, &c->ops);
+		layer = node->heads && node->fmt.layer_bytes > layer ? node->fmt.layer_bytes : layer;
+	}
+	c->block_bytes = (uint64_t)c->identity.num_layers * layer;
+	return r;
+}
+
 static int set_format(struct cache *c, uint64_t features, enum attnd_wire_field *field)
 {
 	const struct attnd_wire_cache *id = &c->identity;
@@ -515,6 +536,8 @@ static int set_format(struct cache *c, uint64_t features, enum attnd_wire_field 
 	};
 	int r = attnd_format_init(features, &spec, &c->fmt, &c->ops);
 
+	if (!r)
+		r = set_nodes(c, features, spec);
 	if (r) {
 		*field = ATTND_FIELD_KV_DTYPE;
 		return r;
@@ -523,7 +546,6 @@ static int set_format(struct cache *c, uint64_t features, enum attnd_wire_field 
 	c->block_size = id->block_size;
 	while ((UINT32_C(1) << c->slots_shift) < c->block_size)
 		c->slots_shift++;
-	c->block_bytes = (uint64_t)id->num_layers * c->fmt.layer_bytes;
 	c->blocks_per_slab = (uint32_t)(c->pool->slab_bytes / c->block_bytes);
 	c->flag_bytes = id->num_layers * id->num_kv_heads;
 	if (!c->blocks_per_slab) {

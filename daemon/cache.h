@@ -61,11 +61,16 @@ struct cache {
 	char realm[80];
 	struct attnd_counters *counters; /* of the realm */
 	struct attnd_wire_cache identity;
-	struct attnd_kv_format fmt; /* of a node */
+	/* What a node stores: KV heads [head0, head0 + heads). */
+	struct cache_node {
+		uint32_t head0, heads;
+		struct attnd_kv_format fmt;
+	} nodes[POOL_MAX_NODES];
+	struct attnd_kv_format fmt; /* of all heads: constants, and what a block would be on one node */
 	struct attnd_ops ops;
 	uint32_t block_size;
 	uint32_t slots_shift; /* log2(block_size) */
-	uint64_t block_bytes; /* on a node */
+	uint64_t block_bytes; /* on each node: the pitch of its pieces */
 	uint32_t blocks_per_slab;
 	uint32_t flag_bytes; /* of a block */
 	double flops_a_ns;   /* of a thread with these kernels, about: to cut work by */

@@ -43,8 +43,12 @@ enum config_event_loop { CONFIG_LOOP_AUTO, CONFIG_LOOP_URING, CONFIG_LOOP_EPOLL 
 	X(pool, "arena-max", SIZE, arena_max, "4G", 1 << 20, UINT64_C(1) << 50, RELOAD,                             \
 	  "bytes of all memory that clients may register")                                                          \
 	X(pool, "hugepages", HUGE, hugepages, "auto", 0, 0, START, "auto, off or require")                          \
+	X(pool, "pool-path", STRING, pool_path, "", 0, 0, START,                                                    \
+	  "directory on a hugetlbfs mount to take the pool's pages from; empty: anonymous files")                   \
+	X(pool, "numa", BOOL, numa, "true", 0, 1, START, "bind the pool to NUMA nodes")                             \
 	X(engine, "threads", U32, threads, "0", 0, 1024, START,                                                     \
 	  "threads that execute, the leader included; 0: one for each CPU allowed")                                 \
+	X(engine, "pin", BOOL, pin, "true", 0, 1, START, "keep each thread that executes on a CPU of its own")       \
 	X(engine, "spin-us", U32, spin_us, "20", 0, 1000000, START, "microseconds that idle threads spin")          \
 	X(engine, "cpu-mask", CPUMASK, cpu_mask, "", 0, 0, START,                                                   \
 	  "CPU features not to use, separated by commas; none: portable C only")                                    \
@@ -82,8 +86,11 @@ struct config {
 	uint64_t meta_size; /* bytes; 0: by the pool's size */
 	uint64_t arena_max; /* bytes of all registered segments; not 0 after config_load */
 	enum config_hugepages hugepages;
+	char *pool_path; /* "": none */
+	bool numa;
 
 	uint32_t threads; /* that execute, the leader included; 0: one a CPU allowed */
+	bool pin;
 	uint32_t spin_us; /* of leader, workers; before they sleep */
 	char *cpu_mask;	  /* "" or features to take away */
 	enum config_event_loop event_loop;

@@ -15,53 +15,79 @@ enum {
 
 /* ---- Writing ---- */
 
-static void write_block(const struct job *j, const struct plan_row *r, uint32_t index, uint32_t from, uint32_t to)
+/* One layer of a block on a NUMA node, and its tiles' flags. */
+static char *layer_slice(const struct job *j, uint32_t node, const struct table_entry *e, uint32_t layer)
+{
+	return j->bases[node] + e->offset + layer * j->plan->cache->nodes[node].fmt.layer_bytes;
+}
+
+static uint8_t *layer_flags(const struct job *j, uint32_t node, const struct table_entry *e, uint32_t layer)
 {
 	const struct cache *c = j->plan->cache;
-	const struct params *p = j->params;
-	const struct table_entry *e = plan_entry(j->plan, r, index);
-	uint32_t heads = c->fmt.spec.num_kv_heads, slot = (r->start + from) & (c->block_size - 1);
-	uint64_t token = r->first + from;
-	char *block = (char *)j->bases[0] + e->offset + (uint64_t)j->layer * c->fmt.layer_bytes;
-	uint8_t *flags = e->flags + j->layer * heads;
+
+	return e->flags + (size_t)layer * c->identity.num_kv_heads + c->nodes[node].head0;
+}
+
+/* Scales of already quantised input, of the node's heads from this token on. */
+static const float *in_scales(const struct job *j, const char *kv, uint64_t delta, uint64_t token, uint32_t head0)
+{
+	if (!delta)
+		return NULL;
+	return (const float *)(const void *)(kv + delta) + token * j->plan->cache->identity.num_kv_heads + head0;
+}
+
+/* A block that is new to its row: nothing that an earlier owner left may be read as NaN. */
+static void begin_block(const struct job *j, const struct plan_row *r, uint32_t node, uint32_t index, char *block,
+			uint8_t *flags)
+{
+	const struct cache *c = j->plan->cache;
+	const struct cache_node *n = &c->nodes[node];
 	bool copy = r->copies && index == r->copy_index;
 
-	if (copy || index >= r->fresh)
-		for (uint32_t h = 0; h < heads; h++)
-			if (__atomic_load_n(&flags[h], __ATOMIC_RELAXED))
-				c->ops.clear(&c->fmt, block, flags, h);
+	if (!copy && index < r->fresh)
+		return;
+	for (uint32_t h = 0; h < n->heads; h++)
+		if (__atomic_load_n(&flags[h], __ATOMIC_RELAXED))
+			c->ops.clear(&n->fmt, block, flags, h);
 	if (copy)
-		c->ops.copy(&c->fmt, block, flags,
-			    j->bases[0] + r->source.offset + (uint64_t)j->layer * c->fmt.layer_bytes,
-			    r->source.flags + j->layer * heads, r->copy_slots, 0, heads);
+		c->ops.copy(&n->fmt, block, flags, layer_slice(j, node, &r->source, j->layer),
+			    layer_flags(j, node, &r->source, j->layer), r->copy_slots, 0, n->heads);
+}
+
+static void write_block(const struct job *j, const struct plan_row *r, uint32_t node, uint32_t index, uint32_t from,
+			uint32_t to)
+{
+	const struct cache *c = j->plan->cache;
+	const struct cache_node *n = &c->nodes[node];
+	const struct params *p = j->params;
+	const struct table_entry *e = plan_entry(j->plan, r, index);
+	uint64_t token = r->first + from;
 	const struct attnd_slots_args a = {
-		.fmt = &c->fmt,
-		.block = block,
-		.flags = flags,
-		.k = j->k + token * p->k_token_stride,
-		.v = j->v ? j->v + token * p->v_token_stride : NULL,
+		.fmt = &n->fmt,
+		.block = layer_slice(j, node, e, j->layer),
+		.flags = layer_flags(j, node, e, j->layer),
+		.k = j->k + token * p->k_token_stride + n->head0 * p->k_head_stride,
+		.v = j->v ? j->v + token * p->v_token_stride + n->head0 * p->v_head_stride : NULL,
 		.k_token_stride = p->k_token_stride,
 		.k_head_stride = p->k_head_stride,
 		.v_token_stride = p->v_token_stride,
 		.v_head_stride = p->v_head_stride,
-		.k_scales = p->k_scales_delta
-				    ? (const float *)(const void *)(j->k + p->k_scales_delta) + token * heads
-				    : NULL,
-		.v_scales = p->v_scales_delta
-				    ? (const float *)(const void *)(j->v + p->v_scales_delta) + token * heads
-				    : NULL,
-		.scale_token_stride = heads * sizeof(float),
+		.k_scales = in_scales(j, j->k, p->k_scales_delta, token, n->head0),
+		.v_scales = in_scales(j, j->v, p->v_scales_delta, token, n->head0),
+		.scale_token_stride = c->identity.num_kv_heads * sizeof(float),
 		.k_scale = j->attn.k_scale,
 		.v_scale = j->attn.v_scale,
-		.slot = slot,
+		.slot = (r->start + from) & (c->block_size - 1),
 		.n = to - from,
-		.num_heads = heads,
+		.num_heads = n->heads,
 		.in = p->kv_in,
 	};
+
+	begin_block(j, r, node, index, a.block, a.flags);
 	c->ops.write(&a);
 }
 
-static void write_row(const struct job *j, const struct plan_row *r, uint32_t from, uint32_t to)
+static void write_row(const struct job *j, const struct plan_row *r, uint32_t node, uint32_t from, uint32_t to)
 {
 	uint32_t B = j->plan->cache->block_size;
 
@@ -70,7 +96,7 @@ static void write_row(const struct job *j, const struct plan_row *r, uint32_t fr
 		uint32_t pos = r->start + from, end = (pos / B + 1) * B - r->start;
 
 		end = end < to ? end : to;
-		write_block(j, r, pos / B, from, end);
+		write_block(j, r, node, pos / B, from, end);
 		from = end;
 	}
 }
@@ -90,15 +116,15 @@ static void zero_row(const struct job *j, const struct plan_row *r)
 	}
 }
 
-static void run_write(struct job *j, const struct write_item *w)
+static void run_write(struct job *j, const struct write_item *w, uint32_t node)
 {
 	for (uint32_t i = w->row; i < w->row + w->rows; i++) {
 		const struct plan_row *r = &j->plan->rows[i];
 
-		if (!r->seq && j->out && !w->from)
+		if (!r->seq && j->out && !w->from && !node)
 			zero_row(j, r);
 		else if (r->seq && j->store)
-			write_row(j, r, w->from, w->to ? w->to : r->n);
+			write_row(j, r, node, w->from, w->to ? w->to : r->n);
 	}
 }
 
@@ -145,12 +171,13 @@ static void fold_all(struct fold *f)
 		fold_top(f);
 }
 
-static void finish_token(const struct job *j, uint32_t token, uint32_t head, uint32_t heads, const char *partials)
+static void finish_token(const struct job *j, uint32_t token, uint32_t node, uint32_t head, uint32_t heads,
+			 const char *partials)
 {
 	const struct cache *c = j->plan->cache;
 	const struct params *p = j->params;
 	const struct work_token *t = &j->work->order[token];
-	uint32_t n = heads * c->fmt.spec.group, h0 = head * c->fmt.spec.group;
+	uint32_t n = heads * c->fmt.spec.group, h0 = (c->nodes[node].head0 + head) * c->fmt.spec.group;
 	uint64_t at = (uint64_t)j->plan->rows[t->row].first + t->index;
 
 	c->ops.finish(&c->fmt, partials, n, p->sinks ? p->sinks + h0 : NULL, p->out,
@@ -180,19 +207,17 @@ struct walk {
 
 static void fill_segment(const struct walk *w, const struct work_node *n, struct segment *s)
 {
-	const struct cache *c = w->j->plan->cache;
-	const struct plan_row *r = &w->j->plan->rows[n->row];
-	uint32_t B = c->block_size;
-	uint64_t layer = (uint64_t)w->j->src_layer * c->fmt.layer_bytes;
-	size_t flag = (size_t)w->j->src_layer * c->fmt.spec.num_kv_heads;
+	const struct job *j = w->j;
+	const struct plan_row *r = &j->plan->rows[n->row];
+	uint32_t B = j->plan->cache->block_size;
 
 	s->num_blocks = 0;
 	s->start = s->begin / B * B;
 	for (uint32_t i = s->begin / B; i * B < s->end; i++) {
-		const struct table_entry *e = plan_entry(w->j->plan, r, i);
+		const struct table_entry *e = plan_entry(j->plan, r, i);
 
-		s->blocks[s->num_blocks] = w->j->bases[0] + e->offset + layer;
-		s->flags[s->num_blocks++] = e->flags + flag;
+		s->blocks[s->num_blocks] = layer_slice(j, w->it->node, e, j->src_layer);
+		s->flags[s->num_blocks++] = layer_flags(j, w->it->node, e, j->src_layer);
 	}
 }
 
@@ -242,7 +267,7 @@ static bool next_segment(struct walk *w, struct segment *s)
 static void fill_rows(const struct job *j, const struct attend_item *it, struct attnd_qrow *rows)
 {
 	const struct params *p = j->params;
-	uint64_t h0 = (uint64_t)it->head * j->plan->cache->fmt.spec.group;
+	uint64_t h0 = (uint64_t)(j->plan->cache->nodes[it->node].head0 + it->head) * j->plan->cache->fmt.spec.group;
 
 	for (uint32_t i = it->token0; i < it->token1; i++) {
 		const struct work_token *t = &j->work->order[i];
@@ -274,7 +299,8 @@ static bool reserve(const struct job *j, const struct attend_item *it, struct me
 	if (!m->flags)
 		m->flags = malloc(2 * MAX_SPAN * sizeof(*m->flags));
 	return m->blocks && m->flags &&
-	       member_reserve(&m->scratch, &m->scratch_bytes, j->plan->cache->fmt.scratch_bytes + rows) &&
+	       member_reserve(&m->scratch, &m->scratch_bytes,
+			      j->plan->cache->nodes[it->node].fmt.scratch_bytes + rows) &&
 	       member_reserve(&m->partials, &m->partials_bytes,
 			      (it->token1 - it->token0) * token_bytes(j, it->heads) * MAX_LEVELS);
 }
@@ -283,9 +309,11 @@ static void call_attend(const struct walk *w, const struct segment *s, const str
 {
 	const struct job *j = w->j;
 	const struct cache *c = j->plan->cache;
+	const struct cache_node *n = &c->nodes[w->it->node];
+	struct attnd_attn attn = j->attn;
 	const struct attnd_attend_args a = {
-		.fmt = &c->fmt,
-		.attn = &j->attn,
+		.fmt = &n->fmt,
+		.attn = &attn,
 		.blocks = s->blocks,
 		.flags = s->flags,
 		.next = next ? next->blocks : NULL,
@@ -303,6 +331,8 @@ static void call_attend(const struct walk *w, const struct segment *s, const str
 		.num_heads = w->it->heads,
 	};
 
+	if (attn.alibi)
+		attn.alibi += n->head0 * c->fmt.spec.group;
 	c->ops.attend[j->attn.q_dtype](&a);
 }
 
@@ -365,7 +395,7 @@ static void run_attend(struct job *j, const struct attend_item *it, const struct
 		return;
 	}
 	for (uint32_t t = 0; t < tokens; t++)
-		finish_token(j, it->token0 + t, it->head, it->heads, f.base + t * bytes);
+		finish_token(j, it->token0 + t, it->node, it->head, it->heads, f.base + t * bytes);
 }
 
 /* A token's partials of all runs, joined. */
@@ -384,7 +414,7 @@ static void merge_token(const struct job *j, const struct merge_item *it, const 
 	if (!f->depth)
 		f->c->ops.init(&f->c->fmt, fold_at(f, f->depth++), f->n);
 	fold_all(f);
-	finish_token(j, token, it->head, it->heads, f->base);
+	finish_token(j, token, it->node, it->head, it->heads, f->base);
 }
 
 static void run_merge(struct job *j, const struct merge_item *it, const struct attend_list *l, struct member *m)
@@ -406,13 +436,29 @@ static void run_merge(struct job *j, const struct merge_item *it, const struct a
 static void run_item(struct team_job *tj, uint32_t phase, uint32_t item, struct member *m)
 {
 	struct job *j = (struct job *)tj;
+	uint32_t n = j->work->num_writes;
 
 	if (phase == 0)
-		run_write(j, &j->work->writes[item]);
+		run_write(j, &j->work->writes[item % n], item / n);
 	else if (phase == 1)
 		run_attend(j, &j->list->items[item], j->list, m);
 	else
 		run_merge(j, &j->list->merges[item], j->list, m);
+}
+
+/* Which items are whose: those of NUMA node n begin at first[n]. */
+static void fill_phases(struct job *j)
+{
+	struct team_job *t = &j->team;
+	uint32_t nodes = j->plan->cache->pool->num_nodes;
+	uint32_t writes = j->store || (j->work->refused && j->out) ? j->work->num_writes : 0;
+
+	t->num_nodes = nodes;
+	for (uint32_t i = 0; i <= nodes; i++) {
+		t->phases[0].first[i] = i * writes;
+		t->phases[1].first[i] = j->list ? j->list->node_item[i] : 0;
+		t->phases[2].first[i] = j->list ? j->list->node_merge[i] : 0;
+	}
 }
 
 int exec_prepare(struct job *j, uint32_t threads)
@@ -432,9 +478,7 @@ int exec_prepare(struct job *j, uint32_t threads)
 	}
 	j->team.run = run_item;
 	j->team.urgent = p->max_row <= 1;
-	j->team.count[0] = j->store || (p->work->refused && j->out) ? p->work->num_writes : 0;
-	j->team.count[1] = j->list ? j->list->num_items : 0;
-	j->team.count[2] = j->list ? j->list->num_merges : 0;
+	fill_phases(j);
 	for (uint32_t i = 0; i < p->cache->pool->num_nodes; i++)
 		j->bases[i] = p->cache->pool->nodes[i].base;
 	atomic_store_explicit(&j->error, 0, memory_order_relaxed);

@@ -47,6 +47,7 @@ struct lead_session {
 struct leader {
 	struct config const *cfg;
 	uint64_t features;
+	struct topology topology;
 	struct pool pool;
 	struct ns_table ns;
 	struct realm_table realms;

@@ -10,7 +10,6 @@
  * wake sockets (R4): an idle daemon uses no CPU.
  */
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -398,6 +397,7 @@ static void *leader_main(void *arg)
 	uint64_t spin = (uint64_t)l->cfg->spin_us * 1000, last = attnd_now_ns();
 
 	pthread_setname_np(pthread_self(), "attnd-leader");
+	team_pin(&l->team.members[0]);
 	for (;;) {
 		if (round_once(l)) {
 			last = attnd_now_ns();
@@ -415,13 +415,6 @@ static void *leader_main(void *arg)
 }
 
 /* ---- Start and end ---- */
-
-static uint32_t allowed_cpus(void)
-{
-	cpu_set_t set;
-
-	return sched_getaffinity(0, sizeof(set), &set) ? 1 : (uint32_t)CPU_COUNT(&set);
-}
 
 static int make_fds(struct leader *l)
 {
@@ -455,15 +448,17 @@ int leader_start(const struct config *cfg, uint64_t instance, struct mailbox *to
 	l->features = attnd_features() & mask;
 	attnd_features_format(l->features, text, sizeof(text));
 	log_info("kernels: %s (%s)", attnd_isa_name(l->features), text);
+	topology_init(&l->topology, cfg->numa);
 	r = mailbox_init(&l->inbox);
 	if (!r)
 		r = ns_init(&l->ns);
 	if (!r)
-		r = pool_init(&l->pool, cfg);
+		r = pool_init(&l->pool, cfg, &l->topology);
 	if (!r)
 		r = make_fds(l);
 	if (!r)
-		r = team_init(&l->team, cfg->threads ? cfg->threads : allowed_cpus(), cfg->spin_us, l->team_fd);
+		r = team_init(&l->team, &l->topology, cfg->threads ? cfg->threads : topology_cpus(&l->topology),
+			      cfg->pin, cfg->spin_us, l->team_fd);
 	l->team.poll = poll_rings;
 	l->team.poll_ctx = l;
 	if (!r)

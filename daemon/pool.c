@@ -3,9 +3,18 @@
 #include "pool.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <hugetlbfs.h>
+#include <linux/magic.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 
 #include "config.h"
 #include "log.h"
@@ -14,6 +23,12 @@
 #define HUGE_SLAB (2 * MIB)
 #define HEAP_STEP (4 * MIB)
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* newer than some C libraries */
+#endif
+
+enum { PREFAULT_THREADS = 16, VERIFY_PAGES = 256 };
+
 static uint64_t round_up(uint64_t x, uint64_t to)
 {
 	return (x + to - 1) / to * to;
@@ -21,7 +36,7 @@ static uint64_t round_up(uint64_t x, uint64_t to)
 
 static void choose_sizes(struct pool *p, const struct config *cfg, uint64_t *ret_meta)
 {
-	uint64_t size = cfg->pool_size, slab = cfg->slab_size, meta = cfg->meta_size;
+	uint64_t size = cfg->pool_size / p->num_nodes, slab = cfg->slab_size, meta = cfg->meta_size;
 
 	if (!slab) {
 		slab = size / 64;
@@ -33,40 +48,234 @@ static void choose_sizes(struct pool *p, const struct config *cfg, uint64_t *ret
 	if (!p->num_slabs)
 		p->num_slabs = 1;
 	if (!meta)
-		meta = 16 * MIB + p->num_slabs * slab / 16;
+		meta = 16 * MIB + p->num_slabs * slab * p->num_nodes / 16;
 	*ret_meta = meta;
 }
 
-/* Huge pages where they are there, else plain ones, announced. */
-static int make_node(struct pool *p, const struct config *cfg, uint32_t node)
-{
-	uint64_t bytes = p->num_slabs * p->slab_bytes;
-	long huge = gethugepagesize();
-	int r = -ENOMEM;
+/* ---- Prefaulting, in parallel, by threads on the node's CPUs ---- */
 
-	if (cfg->hugepages != CONFIG_HUGE_OFF && huge > 0) {
-		r = attnd_region_create("attnd-pool", bytes, (size_t)huge, ATTND_REGION_SEAL | ATTND_REGION_POPULATE,
-					&p->nodes[node]);
-		if (!r) {
-			p->backing = "hugetlb";
-			return 0;
-		}
+struct prefault {
+	struct attnd_region *region;
+	size_t step;
+	_Atomic size_t next;
+	_Atomic int error;
+};
+
+static void *prefault_part(void *arg)
+{
+	struct prefault *f = arg;
+
+	while (!atomic_load(&f->error)) {
+		size_t at = atomic_fetch_add(&f->next, f->step), left = f->region->bytes - at;
+		int r;
+
+		if (at >= f->region->bytes)
+			break;
+		r = attnd_region_reserve(f->region, at, left < f->step ? left : f->step);
+		if (r)
+			atomic_store(&f->error, r);
 	}
-	if (cfg->hugepages == CONFIG_HUGE_REQUIRE) {
-		log_err("pool: %llu MiB of huge pages are not there (hugepages = require): %s",
-			(unsigned long long)(bytes / MIB), strerror(-r));
+	return NULL;
+}
+
+static int prefault(struct pool *p, uint32_t node, struct attnd_region *region)
+{
+	struct prefault f = {.region = region, .step = 32 * MIB};
+	uint32_t n = p->topology->nodes[node].num_cpus, started = 0;
+	pthread_t threads[PREFAULT_THREADS];
+
+	f.step = region->page_bytes > f.step ? region->page_bytes : f.step;
+	n = n < PREFAULT_THREADS ? n : PREFAULT_THREADS;
+	for (uint32_t i = 0; i < n && i * f.step < region->bytes; i++) {
+		cpu_set_t set;
+		pthread_attr_t attr;
+
+		CPU_ZERO(&set);
+		CPU_SET(p->topology->nodes[node].cpus[i], &set);
+		pthread_attr_init(&attr);
+		pthread_attr_setaffinity_np(&attr, sizeof(set), &set);
+		started += !pthread_create(&threads[started], &attr, prefault_part, &f);
+		pthread_attr_destroy(&attr);
+	}
+	if (!started)
+		(void)prefault_part(&f);
+	while (started)
+		pthread_join(threads[--started], NULL);
+	return atomic_load(&f.error);
+}
+
+/* Bind, then fault in: a shortage is an error here and never a SIGBUS later. */
+static int settle(struct pool *p, uint32_t node, struct attnd_region *region)
+{
+	int r = topology_bind(p->topology, node, region->base, region->bytes);
+
+	if (r == -EPERM || r == -ENOSYS)
+		r = 0;
+	if (!r)
+		r = prefault(p, node, region);
+	if (r)
+		attnd_region_destroy(region);
+	return r;
+}
+
+/* ---- What backs a node ---- */
+
+/* A file in a directory of the administrator's, gone by name at once, so that nothing outlives us. */
+static int open_path(const char *dir, size_t bytes, struct attnd_region *ret)
+{
+	char name[4096];
+	struct statfs fs;
+	int fd, r;
+
+	if (snprintf(name, sizeof(name), "%s/attnd-pool.%d", dir, (int)getpid()) >= (int)sizeof(name))
+		return -ENAMETOOLONG;
+	fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	unlink(name);
+	if (fstatfs(fd, &fs) || fs.f_type != HUGETLBFS_MAGIC) {
+		close(fd);
+		return -ENOTTY;
+	}
+	bytes = round_up(bytes, (uint64_t)fs.f_bsize);
+	if (ftruncate(fd, (off_t)bytes)) {
+		r = -errno;
+		close(fd);
 		return r;
 	}
-	r = attnd_region_create("attnd-pool", bytes, 0, ATTND_REGION_SEAL | ATTND_REGION_POPULATE, &p->nodes[node]);
+	r = attnd_region_map(fd, bytes, 1, ret);
+	if (r)
+		close(fd);
+	return r;
+}
+
+static int try_path(struct pool *p, const struct config *cfg, uint32_t node, uint64_t bytes)
+{
+	int r = open_path(cfg->pool_path, bytes, &p->nodes[node]);
+
+	if (!r)
+		r = settle(p, node, &p->nodes[node]);
+	if (r)
+		log_err("pool: cannot take %llu MiB from %s (pool-path): %s", (unsigned long long)(bytes / MIB),
+			cfg->pool_path, r == -ENOTTY ? "not on a hugetlbfs mount" : strerror(-r));
+	else
+		p->backing = "hugetlb";
+	return r;
+}
+
+/* Free huge pages of a size, on the node where the kernel counts them so. libhugetlbfs keeps its counters private. */
+static long free_huge(const struct topology *t, uint32_t node, long size)
+{
+	char path[128];
+	long n = 0;
+	FILE *f;
+
+	if (t->numa)
+		snprintf(path, sizeof(path),
+			 "/sys/devices/system/node/node%d/hugepages/hugepages-%ldkB/free_hugepages",
+			 t->nodes[node].id, size / 1024);
+	else
+		snprintf(path, sizeof(path), "/sys/kernel/mm/hugepages/hugepages-%ldkB/free_hugepages", size / 1024);
+	f = fopen(path, "re");
+	if (!f)
+		return 0;
+	if (fscanf(f, "%ld", &n) != 1)
+		n = 0;
+	fclose(f);
+	return n;
+}
+
+static int try_huge(struct pool *p, uint32_t node, uint64_t bytes, long size)
+{
+	uint64_t need = (bytes + (uint64_t)size - 1) / (uint64_t)size;
+	long free_pages = free_huge(p->topology, node, size);
+	int r = -ENOMEM;
+
+	if (bytes % (uint64_t)size && size > (long)HUGE_SLAB)
+		return r; /* would waste most of a large page */
+	if (free_pages >= 0 && (uint64_t)free_pages >= need) {
+		r = attnd_region_create("attnd-pool", bytes, (size_t)size, ATTND_REGION_SEAL | ATTND_REGION_SPARSE,
+					&p->nodes[node]);
+		if (!r)
+			r = settle(p, node, &p->nodes[node]);
+	}
+	if (r)
+		log_info("pool: node %d: no %llu huge pages of %ld KiB (%ld free)", p->topology->nodes[node].id,
+			 (unsigned long long)need, size / 1024, free_pages);
+	return r;
+}
+
+static int try_plain(struct pool *p, const struct config *cfg, uint32_t node, uint64_t bytes)
+{
+	int r = attnd_region_create("attnd-pool", bytes, 0, ATTND_REGION_SEAL | ATTND_REGION_SPARSE, &p->nodes[node]);
+
+	if (!r)
+		r = settle(p, node, &p->nodes[node]);
 	if (r) {
 		log_err("pool: cannot reserve %llu MiB (pool-size): %s", (unsigned long long)(bytes / MIB),
 			strerror(-r));
 		return r;
 	}
 	p->backing = "plain";
-	if (cfg->hugepages == CONFIG_HUGE_AUTO)
-		log_info("pool: no huge pages for %llu MiB; using plain pages", (unsigned long long)(bytes / MIB));
+	if (cfg->hugepages == CONFIG_HUGE_OFF)
+		return 0;
+	if (madvise(p->nodes[node].base, p->nodes[node].bytes, MADV_COLLAPSE))
+		log_info("pool: node %d: plain pages, not collapsed: %s", p->topology->nodes[node].id,
+			 strerror(errno));
+	else
+		p->backing = "collapsed";
 	return 0;
+}
+
+static int make_node(struct pool *p, const struct config *cfg, uint32_t node)
+{
+	uint64_t bytes = p->num_slabs * p->slab_bytes;
+	long sizes[8];
+	int n = 0;
+
+	if (*cfg->pool_path)
+		return try_path(p, cfg, node, bytes);
+	if (cfg->hugepages != CONFIG_HUGE_OFF)
+		n = gethugepagesizes(sizes, 8);
+	for (;;) { /* the largest first */
+		int best = -1;
+
+		for (int i = 0; i < n; i++)
+			if (sizes[i] && (best < 0 || sizes[i] > sizes[best]))
+				best = i;
+		if (best < 0)
+			break;
+		if ((uint64_t)sizes[best] <= bytes && !try_huge(p, node, bytes, sizes[best])) {
+			p->backing = "hugetlb";
+			return 0;
+		}
+		sizes[best] = 0;
+	}
+	if (cfg->hugepages == CONFIG_HUGE_REQUIRE) {
+		log_err("pool: node %d: %llu MiB of huge pages are not there (hugepages = require); reserve them in "
+			"/proc/sys/vm/nr_hugepages or make pool-size smaller",
+			p->topology->nodes[node].id, (unsigned long long)(bytes / MIB));
+		return -ENOMEM;
+	}
+	return try_plain(p, cfg, node, bytes);
+}
+
+/* Is each node's memory where it was bound? */
+static void verify(struct pool *p)
+{
+	uint32_t on[TOPOLOGY_MAX_NODES], other;
+
+	for (uint32_t n = 0; n < p->num_nodes && p->topology->numa; n++) {
+		if (topology_where(p->topology, p->nodes[n].base, p->nodes[n].bytes, p->nodes[n].page_bytes,
+				   VERIFY_PAGES, on, &other))
+			continue;
+		for (uint32_t k = 0; k < p->num_nodes; k++)
+			other += k == n ? 0 : on[k];
+		p->sampled += on[n] + other;
+		p->misplaced += other;
+	}
+	if (p->misplaced)
+		log_warn("pool: %u of %u pages looked at are not on their node", p->misplaced, p->sampled);
 }
 
 static int make_meta(struct pool *p, uint64_t heap_bytes)
@@ -99,12 +308,12 @@ static int make_meta(struct pool *p, uint64_t heap_bytes)
 	return 0;
 }
 
-int pool_init(struct pool *p, const struct config *cfg)
+int pool_init(struct pool *p, const struct config *cfg, const struct topology *t)
 {
 	uint64_t meta_bytes;
 	int r;
 
-	*p = (struct pool){.num_nodes = 1, .meta_region = ATTND_REGION_NONE};
+	*p = (struct pool){.topology = t, .num_nodes = t->num_nodes, .meta_region = ATTND_REGION_NONE};
 	for (int i = 0; i < POOL_MAX_NODES; i++)
 		p->nodes[i] = ATTND_REGION_NONE;
 	choose_sizes(p, cfg, &meta_bytes);
@@ -122,7 +331,8 @@ int pool_init(struct pool *p, const struct config *cfg)
 	r = make_meta(p, meta_bytes);
 	if (r)
 		goto fail;
-	log_info("pool: %u slabs of %llu MiB, %s pages of %zu KiB", p->num_slabs,
+	verify(p);
+	log_info("pool: %u nodes of %u slabs of %llu MiB, %s, pages of %zu KiB", p->num_nodes, p->num_slabs,
 		 (unsigned long long)(p->slab_bytes / MIB), p->backing, p->nodes[0].page_bytes / 1024);
 	return 0;
 fail:

@@ -5,6 +5,9 @@
  * In:   sizes from the configuration. Out: slabs and metadata extents for caches.
  * Next: cache.c cuts slabs into blocks.
  *
+ * Each node's memory is bound to it and prefaulted by threads on its CPUs: huge pages where there
+ * are enough, else plain pages collapsed into huge ones, else plain ones, each step down logged.
+ *
  * A slab has the same number on every node; a block's piece has the same offset on every node.
  * One owner: the leader.
  */
@@ -15,16 +18,19 @@
 
 #include "../shm/meta.h"
 #include "../shm/region.h"
+#include "topology.h"
 
 struct config;
 struct cache;
 
-enum { POOL_MAX_NODES = 8 };
+enum { POOL_MAX_NODES = TOPOLOGY_MAX_NODES };
 
 struct pool {
 	struct attnd_region nodes[POOL_MAX_NODES];
+	const struct topology *topology;
 	uint32_t num_nodes;
-	uint64_t slab_bytes; /* on each node */
+	uint32_t sampled, misplaced; /* pages looked at when it was made, and those not on their node */
+	uint64_t slab_bytes;	     /* on each node */
 	uint32_t num_slabs;
 	uint32_t num_free;
 	uint32_t *free; /* stack of slab numbers */
@@ -35,11 +41,11 @@ struct pool {
 	struct attnd_extent *spare;	/* extents given back */
 	uint32_t num_spare, cap_spare;
 	struct cache *caches[ATTND_MAX_POOL_CACHES];
-	const char *backing; /* "hugetlb 2M", "plain" */
+	const char *backing; /* "hugetlb", "collapsed" or "plain": of the last node that fell short */
 };
 
 /** Make and reserve everything; logs what it got. 0 or a negative errno, logged. */
-int pool_init(struct pool *p, const struct config *cfg);
+int pool_init(struct pool *p, const struct config *cfg, const struct topology *t);
 void pool_destroy(struct pool *p);
 
 /** Take a free slab for cache index `cache` and its extent: the number, or -ENOMEM. */

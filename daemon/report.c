@@ -90,24 +90,38 @@ static json_t *counters(const struct leader *l)
 	return o;
 }
 
+static json_t *node_reports(const struct pool *p)
+{
+	json_t *a = json_array();
+
+	for (uint32_t n = 0; n < p->num_nodes; n++)
+		json_array_append_new(a, json_pack("{s:i, s:i, s:o, s:o, s:o}", "node", p->topology->nodes[n].id,
+						   "cpus", (int)p->topology->nodes[n].num_cpus, "bytes",
+						   number(p->nodes[n].bytes), "page_bytes",
+						   number(p->nodes[n].page_bytes), "pages",
+						   number(p->nodes[n].bytes / p->nodes[n].page_bytes)));
+	return a;
+}
+
 static json_t *pool_report(const struct leader *l)
 {
-	uint64_t referenced = 0, evictable = 0, all = l->pool.num_slabs * l->pool.slab_bytes;
+	const struct pool *p = &l->pool;
+	uint64_t referenced = 0, evictable = 0;
 
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++) {
-		const struct cache *c = l->pool.caches[i];
+		const struct cache *c = p->caches[i];
 
 		if (!c)
 			continue;
-		referenced += (c->total - c->free - c->evictable) * c->block_bytes;
-		evictable += c->evictable * c->block_bytes;
+		referenced += (c->total - c->free - c->evictable) * c->block_bytes * p->num_nodes;
+		evictable += c->evictable * c->block_bytes * p->num_nodes;
 	}
-	return json_pack("{s:o, s:o, s:i, s:i, s:s, s:o, s:i, s:o, s:o, s:o}", "bytes", number(all), "slab_bytes",
-			 number(l->pool.slab_bytes), "slabs", (int)l->pool.num_slabs, "slabs_free",
-			 (int)l->pool.num_free, "backing", l->pool.backing, "page_bytes",
-			 number(l->pool.nodes[0].page_bytes), "nodes", (int)l->pool.num_nodes, "bytes_referenced",
-			 number(referenced), "bytes_cached", number(evictable), "metadata_bytes",
-			 number(l->pool.heap_next - l->pool.meta->heap_offset));
+	return json_pack("{s:o, s:o, s:i, s:i, s:s, s:o, s:o, s:o, s:i, s:i, s:o}", "bytes",
+			 number(p->num_slabs * p->slab_bytes * p->num_nodes), "slab_bytes", number(p->slab_bytes),
+			 "slabs", (int)p->num_slabs, "slabs_free", (int)p->num_free, "backing", p->backing,
+			 "bytes_referenced", number(referenced), "bytes_cached", number(evictable), "metadata_bytes",
+			 number(p->heap_next - p->meta->heap_offset), "pages_looked_at", (int)p->sampled,
+			 "pages_misplaced", (int)p->misplaced, "nodes", node_reports(p));
 }
 
 json_t *report_make(const struct leader *l, const char *command)

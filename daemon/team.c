@@ -45,44 +45,81 @@ static void call_leader(struct team *t)
 		(void)!write(t->leader_fd, &one, sizeof(one));
 }
 
-/* The phase after `phase` that has items, or TEAM_PHASES. */
+static uint32_t phase_items(const struct team_job *job, uint32_t phase)
+{
+	return job->phases[phase].first[job->num_nodes];
+}
+
+/* The first phase from `phase` on that has items, or TEAM_PHASES. */
 static uint32_t next_phase(const struct team_job *job, uint32_t phase)
 {
-	while (phase < TEAM_PHASES && !job->count[phase])
+	while (phase < TEAM_PHASES && !phase_items(job, phase))
 		phase++;
 	return phase;
+}
+
+static void open_phase(struct team_job *job, uint32_t phase)
+{
+	atomic_store_explicit(&job->done, 0, memory_order_relaxed);
+	for (uint32_t n = 0; n < job->num_nodes; n++)
+		atomic_store_explicit(&job->ticket[n], (uint64_t)phase << 32, memory_order_release);
 }
 
 /* Returns true if this was the job's last item. */
 static bool finish_item(struct team *t, struct team_job *job, uint32_t phase)
 {
-	if (atomic_fetch_add_explicit(&job->done, 1, memory_order_acq_rel) + 1 < job->count[phase])
+	if (atomic_fetch_add_explicit(&job->done, 1, memory_order_acq_rel) + 1 < phase_items(job, phase))
 		return false;
 	phase = next_phase(job, phase + 1);
 	if (phase == TEAM_PHASES) {
 		atomic_store_explicit(&job->finished, true, memory_order_release);
 		return true;
 	}
-	atomic_store_explicit(&job->done, 0, memory_order_relaxed);
-	atomic_store_explicit(&job->ticket, (uint64_t)phase << 32, memory_order_release);
+	open_phase(job, phase);
 	if (t)
 		call_members(t);
 	return false;
 }
 
+/* Take a ticket of a node; false: none is left. */
+static bool take_item(struct team_job *job, uint32_t node, uint32_t *ret_phase, uint32_t *ret_item)
+{
+	uint64_t ticket = atomic_load_explicit(&job->ticket[node], memory_order_acquire);
+	const uint32_t *first;
+
+	for (int i = 0; i < 2; i++) { /* a look first, so that idle members do not count tickets up */
+		uint32_t phase = (uint32_t)(ticket >> 32);
+
+		if (phase >= TEAM_PHASES)
+			return false;
+		first = &job->phases[phase].first[node];
+		if ((uint32_t)ticket >= first[1] - first[0])
+			return false;
+		if (!i)
+			ticket = atomic_fetch_add_explicit(&job->ticket[node], 1, memory_order_acq_rel);
+	}
+	*ret_phase = (uint32_t)(ticket >> 32);
+	*ret_item = *first + (uint32_t)ticket;
+	return true;
+}
+
 static bool run_one(struct team *t, struct team_job *job, struct member *m)
 {
-	uint64_t ticket = atomic_load_explicit(&job->ticket, memory_order_acquire);
-	uint32_t phase = (uint32_t)(ticket >> 32);
+	uint32_t phase = 0, item = 0, n;
 
-	if (phase >= TEAM_PHASES || (uint32_t)ticket >= job->count[phase])
-		return false;
-	ticket = atomic_fetch_add_explicit(&job->ticket, 1, memory_order_acq_rel);
-	phase = (uint32_t)(ticket >> 32);
-	if ((uint32_t)ticket >= job->count[phase])
+	for (n = 0; n < job->num_nodes; n++) {
+		uint32_t node = (m->node + n) % job->num_nodes;
+
+		/* Alone, the leader does everything; else each node's own members, if it has any. */
+		if (t && n && t->on_node[node])
+			continue;
+		if (take_item(job, node, &phase, &item))
+			break;
+	}
+	if (n == job->num_nodes)
 		return false;
 	if (!atomic_load_explicit(&job->cancelled, memory_order_relaxed))
-		job->run(job, phase, (uint32_t)ticket, m);
+		job->run(job, phase, item, m);
 	if (finish_item(t, job, phase) && t)
 		call_leader(t);
 	return true;
@@ -176,14 +213,26 @@ static void rest(struct team *t, uint32_t seq)
 	atomic_fetch_sub_explicit(&t->sleepers, 1, memory_order_relaxed);
 }
 
+void team_pin(const struct member *m)
+{
+	cpu_set_t set;
+
+	if (!m->team->pin)
+		return;
+	CPU_ZERO(&set);
+	CPU_SET(m->cpu, &set);
+	(void)pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
+}
+
 static void *member_main(void *arg)
 {
 	struct member *m = arg;
 	struct team *t = m->team;
 	char name[16];
 
-	snprintf(name, sizeof(name), "attnd-work-%u", m->index % 1000);
+	snprintf(name, sizeof(name), "attnd-%u.%u", m->node % 100, m->index % 1000);
 	pthread_setname_np(pthread_self(), name);
+	team_pin(m);
 	while (!atomic_load_explicit(&t->stop, memory_order_acquire)) {
 		uint32_t seq = atomic_load_explicit(&t->seq, memory_order_acquire);
 
@@ -193,25 +242,33 @@ static void *member_main(void *arg)
 	return NULL;
 }
 
-int team_init(struct team *t, uint32_t threads, uint64_t spin_us, int leader_fd)
+int team_init(struct team *t, const struct topology *topology, uint32_t threads, bool pin, uint64_t spin_us,
+	      int leader_fd)
 {
 	t->members = calloc(threads, sizeof(*t->members));
 	if (!t->members)
 		return -ENOMEM;
+	t->pin = pin;
 	t->spin_ns = spin_us * 1000;
 	t->leader_fd = leader_fd;
-	for (t->num_members = 0; t->num_members < threads; t->num_members++) {
-		struct member *m = &t->members[t->num_members];
-		int r = 0;
+	for (uint32_t i = 0; i < threads; i++) {
+		struct member *m = &t->members[i];
 
 		m->team = t;
-		m->index = t->num_members;
-		if (m->index)
-			r = pthread_create(&m->thread, NULL, member_main, m);
+		m->index = i;
+		topology_place(topology, i, &m->node, &m->cpu);
+		t->on_node[m->node]++;
+	}
+	t->num_members = 1;
+	while (t->num_members < threads) {
+		struct member *m = &t->members[t->num_members];
+		int r = pthread_create(&m->thread, NULL, member_main, m);
+
 		if (r) {
 			team_destroy(t);
 			return -r;
 		}
+		t->num_members++;
 	}
 	return 0;
 }
@@ -241,9 +298,8 @@ static void job_start(struct team_job *job)
 {
 	uint32_t phase = next_phase(job, 0);
 
-	atomic_store_explicit(&job->done, 0, memory_order_relaxed);
 	atomic_store_explicit(&job->finished, phase == TEAM_PHASES, memory_order_relaxed);
-	atomic_store_explicit(&job->ticket, (uint64_t)phase << 32, memory_order_relaxed);
+	open_phase(job, phase);
 }
 
 bool team_submit(struct team *t, struct team_job *job)

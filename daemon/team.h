@@ -7,7 +7,8 @@
  *
  * The leader is a member, too: it helps with items when its rings are empty. Urgent jobs (decodes)
  * go first; the others keep a fifth of each member's time. Members find work
- * by a ticket a job, (phase << 32 | next item); the last finisher of a phase opens the next.
+ * by a ticket a job and NUMA node, (phase << 32 | next item), and take only items whose memory is
+ * on their node; the last finisher of a phase opens the next.
  */
 #ifndef ATTND_DAEMON_TEAM_H
 #define ATTND_DAEMON_TEAM_H
@@ -17,6 +18,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "topology.h"
 
 enum { TEAM_JOBS = 64, TEAM_PHASES = 3 };
 
@@ -31,7 +34,8 @@ struct member_memory {
 struct member {
 	struct team *team;
 	pthread_t thread;
-	uint32_t index;	    /* 0: the leader */
+	uint32_t index; /* 0: the leader */
+	uint32_t node, cpu;
 	uint32_t depth;	    /* 1: inside team_pause */
 	uint64_t slice_ns;  /* when the current slice of a job that is not urgent began */
 	uint64_t urgent_ns; /* spent on urgent items since such a slice */
@@ -43,20 +47,28 @@ static inline struct member_memory *member_memory(struct member *m)
 	return &m->memory[m->depth];
 }
 
+/** Items of one phase: those of node n are [first[n], first[n + 1]). */
+struct team_phase {
+	uint32_t first[TOPOLOGY_MAX_NODES + 1];
+};
+
 /** What the team sees of a job; embedded in exec.c's. */
 struct team_job {
-	_Atomic uint64_t ticket;
-	_Atomic uint32_t done;	/* items of the phase */
+	_Atomic uint64_t ticket[TOPOLOGY_MAX_NODES]; /* phase << 32 | next item of the node */
+	_Atomic uint32_t done;			     /* items of the phase */
 	_Atomic bool finished;	/* stored last, with release; pairs with the leader's acquire load */
 	_Atomic bool cancelled; /* members skip what is left */
 	bool urgent;		/* a decode: goes before other jobs */
-	uint32_t count[TEAM_PHASES];
+	uint32_t num_nodes;
+	struct team_phase phases[TEAM_PHASES];
 	void (*run)(struct team_job *job, uint32_t phase, uint32_t item, struct member *m);
 };
 
 struct team {
 	struct member *members;
 	uint32_t num_members;
+	uint32_t on_node[TOPOLOGY_MAX_NODES]; /* members; a node without any is served by all */
+	bool pin;
 	uint64_t spin_ns;
 	void (*poll)(void *ctx); /* what the leader does between slices */
 	void *poll_ctx;
@@ -72,8 +84,14 @@ struct team {
 	} slots[TEAM_JOBS];
 };
 
-/** Start `threads` members, the caller being the first. 0 or a negative errno. */
-int team_init(struct team *t, uint32_t threads, uint64_t spin_us, int leader_fd);
+/**
+ * Start `threads` members, placed on the topology's nodes in turn; the first is the leader, which
+ * calls team_pin itself. 0 or a negative errno.
+ */
+int team_init(struct team *t, const struct topology *topology, uint32_t threads, bool pin, uint64_t spin_us,
+	      int leader_fd);
+/** Keep the calling thread, which is member m, on its CPU, if the team is pinned. */
+void team_pin(const struct member *m);
 /** Stop and join; no job is running. */
 void team_destroy(struct team *t);
 

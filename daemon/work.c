@@ -262,6 +262,7 @@ struct cutter {
 	const struct work_list *w;
 	const struct plan *p;
 	double item_ns; /* what an item should cost */
+	uint32_t node;	/* NUMA node that is being cut for */
 };
 
 static void token_span(const struct cutter *c, uint32_t token, uint32_t *lo, uint32_t *hi)
@@ -382,6 +383,7 @@ static int add_run(struct cutter *c, uint32_t tile, uint32_t head, uint32_t head
 	for (uint32_t token = t->token0, end; token < t->token1 && !r; token = end) {
 		struct attend_item it = {.tile = tile,
 					 .token0 = token,
+					 .node = c->node,
 					 .head = head,
 					 .heads = heads,
 					 .chunk0 = chunk0,
@@ -423,6 +425,7 @@ static int add_runs(struct cutter *c, uint32_t tile, uint32_t head, uint32_t hea
 	return APPEND(c->l, merges, num_merges, cap_merges,
 		      ((struct merge_item){.token0 = t->token0,
 					   .token1 = t->token1,
+					   .node = c->node,
 					   .head = head,
 					   .heads = heads,
 					   .item0 = first,
@@ -438,9 +441,10 @@ static int cut_tile(struct cutter *c, uint32_t tile)
 {
 	const struct work_tile *t = &c->l->tiles[tile];
 	const struct attnd_kv_spec *s = &c->p->cache->fmt.spec;
-	uint32_t P = c->p->cache->fmt.chunk, H = s->num_kv_heads, qrows = (t->token1 - t->token0) * s->group;
+	uint32_t P = c->p->cache->fmt.chunk, H = c->p->cache->nodes[c->node].heads,
+		 qrows = (t->token1 - t->token0) * s->group;
 	uint32_t heads = ITEM_QROWS / qrows, shift = 31, chunk0, chunk1, chunks, lo, hi, want;
-	double pieces = tile_cost(c, t) / c->item_ns;
+	double pieces = tile_cost(c, t) * H / s->num_kv_heads / c->item_ns;
 	int r = 0;
 
 	tokens_span(c, t->token0, t->token1, &lo, &hi);
@@ -473,8 +477,12 @@ static int fill(struct cutter *c, uint32_t threads)
 
 	c->item_ns = threads > 1 ? c->l->cost_ns / (threads * ITEMS_A_MEMBER) : c->l->cost_ns * 2;
 	c->item_ns = c->item_ns > ITEM_NS ? c->item_ns : ITEM_NS;
-	for (uint32_t i = 0; i < c->l->num_tiles && !r; i++)
-		r = cut_tile(c, i);
+	for (c->node = 0; c->node < c->p->cache->pool->num_nodes; c->node++) {
+		for (uint32_t i = 0; i < c->l->num_tiles && !r && c->p->cache->nodes[c->node].heads; i++)
+			r = cut_tile(c, i);
+		c->l->node_item[c->node + 1] = c->l->num_items;
+		c->l->node_merge[c->node + 1] = c->l->num_merges;
+	}
 	if (!r && c->l->partial_bytes && posix_memalign((void **)&c->l->partials, 64, c->l->partial_bytes)) {
 		c->l->partials = NULL;
 		r = -ENOMEM;

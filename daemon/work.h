@@ -11,6 +11,8 @@
  * order reads from the same blocks. Nodes begin and end at multiples of the kernels' step (where
  * rows part inside a step, each reads that step for itself), the last of a row at its end.
  *
+ * (These nodes are the trie's; where memory is meant it says NUMA node.)
+ *
  * A tile is up to TILE_QROWS query rows that lie under one root of the trie. An attend item is a
  * part of a tile x a range of heads x an aligned run of chunks. How it is cut never shows in the
  * result: partials of chunks are folded along one fixed binary tree over chunk indices.
@@ -46,14 +48,14 @@ struct work_tile {
 struct attend_item {
 	uint32_t tile;
 	uint32_t token0, token1;
-	uint32_t head, heads;
+	uint32_t node, head, heads; /* KV heads of the NUMA node, counted there */
 	uint32_t chunk0, chunk1;
 	uint64_t slot; /* of its partials; WORK_NO_SLOT: finish at once */
 };
 
 struct merge_item {
 	uint32_t token0, token1;
-	uint32_t head, heads;
+	uint32_t node, head, heads;
 	uint32_t item0, item1; /* attend items of the tile and heads, by run, then by token */
 	uint32_t shift;	       /* runs of 2^shift chunks */
 };
@@ -68,6 +70,7 @@ struct attend_list {
 	struct work_tile *tiles;
 	uint32_t *tile_nodes;
 	uint32_t num_items, num_merges, num_tiles, num_tile_nodes;
+	uint32_t node_item[POOL_MAX_NODES + 1], node_merge[POOL_MAX_NODES + 1]; /* where each NUMA node's begin */
 	uint32_t cap_items, cap_merges, cap_tiles, cap_tile_nodes;
 	char *partials;
 	uint64_t partial_bytes;

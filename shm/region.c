@@ -70,12 +70,34 @@ static int populate(const struct attnd_region *r, size_t offset, size_t bytes)
 	return errno == EFAULT ? -ENOMEM : -errno;
 }
 
+enum { HUGE_ALIGN = 2 << 20 };
+
+/* Large regions begin where a huge page may, so that their pages can be collapsed. */
 static int map(struct attnd_region *r, int prot, int flags)
 {
-	void *base = mmap(NULL, r->bytes, prot, MAP_SHARED | flags, r->fd, 0);
+	size_t extra = r->bytes >= HUGE_ALIGN && r->page_bytes < HUGE_ALIGN ? HUGE_ALIGN : 0, head;
+	char *hole = NULL;
+	void *base;
 
-	if (base == MAP_FAILED)
-		return -errno;
+	if (extra) {
+		hole = mmap(NULL, r->bytes + extra, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (hole == MAP_FAILED)
+			return -errno;
+		head = -(uintptr_t)hole & (HUGE_ALIGN - 1);
+		if (head)
+			munmap(hole, head);
+		hole += head;
+		if (extra - head)
+			munmap(hole + ((r->bytes + 4095) & ~(size_t)4095), extra - head);
+	}
+	base = mmap(hole, r->bytes, prot, MAP_SHARED | flags | (hole ? MAP_FIXED : 0), r->fd, 0);
+	if (base == MAP_FAILED) {
+		int rc = -errno;
+
+		if (hole)
+			munmap(hole, r->bytes);
+		return rc;
+	}
 	r->base = base;
 	return 0;
 }
