@@ -29,11 +29,12 @@ enum { EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_NO_DAEMON = 3, EXIT_DENIED = 4 };
 
 static void print_help(FILE *out)
 {
-	fputs("usage: attnctl [--socket PATH] [--json] status|sessions|caches\n"
+	fputs("usage: attnctl [--socket PATH] [--json] status|sessions|caches|plan\n"
 	      "\n"
 	      "  status      the daemon, its memory and its work\n"
 	      "  sessions    the connected clients\n"
 	      "  caches      the KV caches and what they hold\n"
+	      "  plan        the live plans in words: what is shared, how the work is cut\n"
 	      "\n"
 	      "  --socket PATH   the daemon's socket, or its administrators' (PATH.admin); without it:\n"
 	      "                  $ATTND_SOCKET, $XDG_RUNTIME_DIR/attnd.sock, /run/attnd/attnd.sock\n"
@@ -341,7 +342,9 @@ static void print_reply(const json_t *reply, const char *command)
 {
 	const json_t *list = json_object_get(reply, command);
 
-	if (!json_is_array(list))
+	if (json_is_string(list))
+		fputs(json_string_value(list), stdout);
+	else if (!json_is_array(list))
 		print_object(reply, 0);
 	else if (is_table(list))
 		print_table(list);
@@ -385,7 +388,7 @@ int main(int argc, char **argv)
 						{"help", no_argument, NULL, 'h'},
 						{"version", no_argument, NULL, 'v'},
 						{0}};
-	static const char *const commands[] = {"status", "sessions", "caches"};
+	static const char *const commands[] = {"status", "sessions", "caches", "plan"};
 	const char *path = NULL;
 	bool json = false;
 	int option;

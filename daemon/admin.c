@@ -24,7 +24,7 @@
 #define MAX_CALLS	32 /* asked of the leader and not answered, given up ones too */
 #define REQUEST_BYTES	256
 
-static const char *const commands[] = {"status", "sessions", "caches"};
+static const char *const commands[] = {"status", "sessions", "caches", "plan"};
 
 struct connection {
 	struct admin *admin;
@@ -207,7 +207,7 @@ static void ask(struct connection *c, size_t length)
 		length--;
 	command = find_command(c->request, length);
 	if (!command) {
-		answer_error(c, -EINVAL, "unknown command: status, sessions or caches");
+		answer_error(c, -EINVAL, "unknown command: status, sessions, caches or plan");
 		return;
 	}
 	/* Nothing more is read. */

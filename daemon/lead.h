@@ -95,6 +95,11 @@ void reply_put(struct lead_session *ls, uint32_t user_data, const struct answer 
 /** Wake the client if it sleeps and completions have been put since the last call (R5). */
 void reply_wake(struct lead_session *ls);
 
+/* ---- explain.c ---- */
+
+/** All live plans in words; to be freed. NULL: no memory. */
+char *explain_plans(const struct leader *l);
+
 /* ---- report.c ---- */
 /** The leader's part of an administrator's answer. A new reference, or NULL. */
 struct json_t *report_make(const struct leader *l, const char *command);

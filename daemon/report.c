@@ -5,6 +5,7 @@
  * In: the leader's state, read by the leader itself. Out: JSON. Next: control.c merges it.
  */
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../kernels/cpu.h"
@@ -124,6 +125,15 @@ static json_t *pool_report(const struct leader *l)
 			 "pages_misplaced", (int)p->misplaced, "nodes", node_reports(p));
 }
 
+static json_t *plans(const struct leader *l)
+{
+	char *text = explain_plans(l);
+	json_t *o = json_pack("{s:s}", "plan", text ? text : "");
+
+	free(text);
+	return o;
+}
+
 json_t *report_make(const struct leader *l, const char *command)
 {
 	char features[256];
@@ -132,6 +142,8 @@ json_t *report_make(const struct leader *l, const char *command)
 		return json_pack("{s:o}", "caches", caches(l));
 	if (!strcmp(command, "sessions"))
 		return json_pack("{s:o}", "sessions", sessions(l));
+	if (!strcmp(command, "plan"))
+		return plans(l);
 	attnd_features_format(l->features, features, sizeof(features));
 	return json_pack("{s:s, s:s, s:i, s:o, s:o, s:o}", "isa", attnd_isa_name(l->features), "cpu_features",
 			 features, "threads", (int)l->team.num_members, "pool", pool_report(l), "counters",
