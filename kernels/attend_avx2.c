@@ -298,6 +298,56 @@ static __attribute__((noinline)) void value_floats(const struct attnd_x86_tile *
 	value_rows(ATTND_K_F32, MANY, t, first, n, v, next, j);
 }
 
+/* 8 rows of 8 (of 16), turned around. */
+INLINE void transpose8(const float *src, float *dst)
+{
+	__m256 a[8], b[8];
+
+	UNROLL
+	for (int i = 0; i < 8; i += 2) {
+		a[i] = _mm256_unpacklo_ps(_mm256_load_ps(src + i * 16), _mm256_load_ps(src + i * 16 + 16));
+		a[i + 1] = _mm256_unpackhi_ps(_mm256_load_ps(src + i * 16), _mm256_load_ps(src + i * 16 + 16));
+	}
+	UNROLL
+	for (int i = 0; i < 8; i += 4) {
+		b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
+		b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
+		b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+		b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+	}
+	UNROLL
+	for (int i = 0; i < 4; i++) {
+		_mm256_store_ps(dst + i * 16, _mm256_permute2f128_ps(b[i], b[i + 4], 0x20));
+		_mm256_store_ps(dst + (i + 4) * 16, _mm256_permute2f128_ps(b[i], b[i + 4], 0x31));
+	}
+}
+
+/* V is the first dims of K: a strip's 16 dims of 16 tokens become 16 tokens of 16 floats. */
+INLINE void flip(enum attnd_kdtype type, const char *k, uint32_t rows, float *dst)
+{
+	float wide[16 * 16] __attribute__((aligned(64))) = {0};
+
+	widen(type, k, k, rows < 16 / ROW_ILV(type) ? rows : 16 / ROW_ILV(type), wide);
+	for (int i = 0; i < 16; i += 8)
+		for (int j = 0; j < 16; j += 8)
+			transpose8(wide + i * 16 + j, dst + j * 16 + i);
+}
+
+INLINE void values_in_k(enum attnd_kdtype type, const struct attnd_x86_tile *t, uint32_t first, uint32_t n)
+{
+	const char *v[ATTND_X86_GROUPS];
+
+	for (uint32_t j = 0; j < t->strips; j++) {
+		for (uint32_t g = 0; g < t->groups; g++) {
+			float *to = (float *)(void *)t->panel + g * ATTND_X86_LANES * ATTND_X86_LANES;
+
+			flip(type, t->v[g] + j * t->v_stride, t->k_rows - j * t->v_rows, to);
+			v[g] = (const char *)to;
+		}
+		value_floats(t, first, n, v, v, j);
+	}
+}
+
 INLINE void values(enum attnd_kdtype type, const struct attnd_x86_tile *t, uint32_t first, uint32_t n)
 {
 	const char *v[ATTND_X86_GROUPS], *next[ATTND_X86_GROUPS];
@@ -521,7 +571,10 @@ static void pack_bf16(const struct attnd_x86_tile *t)
 	}                                                                                     \
 	static void values_##name(const struct attnd_x86_tile *t, uint32_t first, uint32_t n) \
 	{                                                                                     \
-		values(type, t, first, n);                                                    \
+		if (t->args->fmt->spec.v_in_k)                                                \
+			values_in_k(type, t, first, n);                                       \
+		else                                                                          \
+			values(type, t, first, n);                                            \
 	}                                                                                     \
 	ATTEND(f32, name)                                                                     \
 	ATTEND(f16, name)                                                                     \

@@ -101,6 +101,71 @@ ATTND_INLINE void widen_e5m2(const char *src, const char *next, uint32_t n, char
 	}
 }
 
+/* ---- V in K: 16 dims of 16 tokens become 16 tokens of 16 dims, as floats ---- */
+
+ATTND_INLINE void store_turned(__m512 x[16], char *dst)
+{
+	attnd_transpose16(x);
+	ATTND_UNROLL
+	for (int i = 0; i < 16; i++)
+		_mm512_store_ps(dst + i * 64, x[i]);
+}
+
+static void flip_f32(const char *k, uint32_t rows, char *dst)
+{
+	__m512 x[16];
+
+	for (uint32_t d = 0; d < 16; d++)
+		x[d] = d < rows ? _mm512_load_ps(k + d * 64) : _mm512_setzero_ps();
+	store_turned(x, dst);
+}
+
+static void flip_f16(const char *k, uint32_t rows, char *dst)
+{
+	__m512 x[16];
+
+	for (uint32_t d = 0; d < 16; d++)
+		x[d] = d < rows ? _mm512_cvtph_ps(_mm256_load_si256((const void *)(k + d * 32)))
+				: _mm512_setzero_ps();
+	store_turned(x, dst);
+}
+
+static void flip_bf16(const char *k, uint32_t rows, char *dst)
+{
+	__m512 x[16];
+
+	for (uint32_t u = 0; u < 8; u++) {
+		__m512i pairs = u < rows ? _mm512_load_si512(k + u * 64) : _mm512_setzero_si512();
+
+		x[2 * u] = attnd_even(pairs);
+		x[2 * u + 1] = attnd_odd(pairs);
+	}
+	store_turned(x, dst);
+}
+
+ATTND_INLINE void flip_bytes(attnd_widen_fn *widen, const char *k, uint32_t rows, char *dst)
+{
+	char wide[16 * 64] __attribute__((aligned(64)));
+
+	widen(k, k, rows < 8 ? rows : 8, wide);
+	flip_f32(wide, 2 * rows, dst);
+}
+
+static void flip_int8(const char *k, uint32_t rows, char *dst)
+{
+	flip_bytes(widen_int8, k, rows, dst);
+}
+
+static void flip_e4m3(const char *k, uint32_t rows, char *dst)
+{
+	flip_bytes(widen_e4m3, k, rows, dst);
+}
+
+static void flip_e5m2(const char *k, uint32_t rows, char *dst)
+{
+	flip_bytes(widen_e5m2, k, rows, dst);
+}
+
 /* ---- The three stages ---- */
 
 #define STAGES(name, operand)                                                                                      \
@@ -143,7 +208,10 @@ static void softmax(const struct attnd_x86_tile *t)
 	}                                                                                     \
 	static void values_##name(const struct attnd_x86_tile *t, uint32_t first, uint32_t n) \
 	{                                                                                     \
-		attnd_values(t, first, n, widen, 2, value_strips_##operand);                  \
+		if (t->args->fmt->spec.v_in_k)                                                \
+			attnd_values_in_k(t, first, n, flip_##name, 1, value_strips_f32);     \
+		else                                                                          \
+			attnd_values(t, first, n, widen, 2, value_strips_##operand);          \
 	}                                                                                     \
 	ATTEND(f32, name)                                                                     \
 	ATTEND(f16, name)                                                                     \

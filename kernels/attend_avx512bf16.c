@@ -106,6 +106,62 @@ ATTND_INLINE void widen_e5m2(const char *src, const char *next, uint32_t n, char
 	widen(&e5m2_tables, false, src, next, n, dst);
 }
 
+/* ---- V in K: 16 dims of 16 tokens become 8 token pairs of 16 dims ---- */
+
+/* Eight rows of eight 64-bit elements. */
+ATTND_INLINE void transpose8(__m512i x[8])
+{
+	__m512 y[8];
+
+	ATTND_UNROLL
+	for (int i = 0; i < 8; i += 2) {
+		y[i / 2] = _mm512_castsi512_ps(_mm512_unpacklo_epi64(x[i], x[i + 1]));
+		y[4 + i / 2] = _mm512_castsi512_ps(_mm512_unpackhi_epi64(x[i], x[i + 1]));
+	}
+	attnd_transpose_quarters(&y[0], &y[1], &y[2], &y[3]);
+	attnd_transpose_quarters(&y[4], &y[5], &y[6], &y[7]);
+	ATTND_UNROLL
+	for (int i = 0; i < 8; i++)
+		x[i] = _mm512_castps_si512(y[i % 2 * 4 + i / 2]);
+}
+
+static void flip_bf16(const char *k, uint32_t rows, char *dst)
+{
+	/* Two tokens' (dim, dim + 1) to two dims' (token, token + 1). */
+	const __m512i join =
+		_mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+	__m512i x[8];
+
+	for (uint32_t u = 0; u < 8; u++)
+		x[u] = u < rows ? _mm512_shuffle_epi8(_mm512_load_si512(k + u * 64), join) : _mm512_setzero_si512();
+	transpose8(x);
+	for (uint32_t u = 0; u < 8; u++)
+		_mm512_store_si512(dst + u * 64, x[u]);
+}
+
+ATTND_INLINE void flip_bytes(attnd_widen_fn *widen, const char *k, uint32_t rows, char *dst)
+{
+	char wide[8 * 64] __attribute__((aligned(64)));
+
+	widen(k, k, rows < 8 ? rows : 8, wide);
+	flip_bf16(wide, rows, dst);
+}
+
+static void flip_int8(const char *k, uint32_t rows, char *dst)
+{
+	flip_bytes(widen_int8, k, rows, dst);
+}
+
+static void flip_e4m3(const char *k, uint32_t rows, char *dst)
+{
+	flip_bytes(widen_e4m3, k, rows, dst);
+}
+
+static void flip_e5m2(const char *k, uint32_t rows, char *dst)
+{
+	flip_bytes(widen_e5m2, k, rows, dst);
+}
+
 /* ---- The three stages ---- */
 
 static void pack_q(const struct attnd_x86_tile *t)
@@ -297,15 +353,18 @@ ATTND_INLINE void values_of_bytes(const struct tables *tables, bool int8, attnd_
 		attnd_x86_attend(a, &isa);                                                               \
 	}
 
-#define ATTEND_BYTES(name)                                                                    \
-	static void scores_##name(const struct attnd_x86_tile *t)                             \
-	{                                                                                     \
-		scores_of_bytes(&name##_tables, IS_INT8_##name, widen_##name, t);             \
-	}                                                                                     \
-	static void values_##name(const struct attnd_x86_tile *t, uint32_t first, uint32_t n) \
-	{                                                                                     \
-		values_of_bytes(&name##_tables, IS_INT8_##name, widen_##name, t, first, n);   \
-	}                                                                                     \
+#define ATTEND_BYTES(name)                                                                          \
+	static void scores_##name(const struct attnd_x86_tile *t)                                   \
+	{                                                                                           \
+		scores_of_bytes(&name##_tables, IS_INT8_##name, widen_##name, t);                   \
+	}                                                                                           \
+	static void values_##name(const struct attnd_x86_tile *t, uint32_t first, uint32_t n)       \
+	{                                                                                           \
+		if (t->args->fmt->spec.v_in_k)                                                      \
+			attnd_values_in_k(t, first, n, flip_##name, 2, value_strips);               \
+		else                                                                                \
+			values_of_bytes(&name##_tables, IS_INT8_##name, widen_##name, t, first, n); \
+	}                                                                                           \
 	ATTEND(name)
 
 #define IS_INT8_int8 true
@@ -319,7 +378,10 @@ static void scores_bf16(const struct attnd_x86_tile *t)
 
 static void values_bf16(const struct attnd_x86_tile *t, uint32_t first, uint32_t n)
 {
-	attnd_values(t, first, n, NULL, 1, value_strips);
+	if (t->args->fmt->spec.v_in_k)
+		attnd_values_in_k(t, first, n, flip_bf16, 2, value_strips);
+	else
+		attnd_values(t, first, n, NULL, 1, value_strips);
 }
 
 ATTEND(bf16)

@@ -243,7 +243,9 @@ static void point_at_tile(struct walk *w, uint32_t head)
 			w->t.v_scales[g] = scales_at(f, block, head, f->v_scale_off, slot);
 		}
 	}
-	w->t.v_stride = (size_t)f->spec.block_size * ATTND_X86_LANES * attnd_kdtype_bytes(f->spec.dtype);
+	/* A strip of K is as many dims as one of V. */
+	w->t.v_stride = (size_t)(f->spec.v_in_k ? ATTND_X86_LANES : f->spec.block_size) * ATTND_X86_LANES *
+			attnd_kdtype_bytes(f->spec.dtype);
 }
 
 /* The tile `ahead` places after (step, head) in the call's order, which `next` continues. */
@@ -373,7 +375,8 @@ static void values_alone(struct walk *w)
 	struct attnd_x86_tile t = w->t;
 	uint32_t held = UINT32_MAX;
 
-	t.v_stride = (size_t)ATTND_X86_STEP * ATTND_X86_LANES * es;
+	if (!f->spec.v_in_k)
+		t.v_stride = (size_t)ATTND_X86_STEP * ATTND_X86_LANES * es;
 	for (uint32_t g = 0; g < t.groups; g++)
 		t.v[g] = w->copy_v +
 			 g * es * ATTND_X86_LANES * (f->spec.v_in_k ? (size_t)t.k_rows * f->k_ilv : ATTND_X86_LANES);

@@ -34,10 +34,10 @@ struct attnd_x86_tile {
 	uint32_t k_rows;   /* stored rows of a K group: ceil(head_dim / k_ilv) */
 	uint32_t strips;   /* ceil(head_dim_v / 16) */
 	uint32_t v_rows;   /* stored rows of a V strip's group: 16 / v_ilv */
-	size_t v_stride;   /* bytes from a strip to the next */
+	size_t v_stride;   /* bytes from a strip to the next; of K with v_in_k */
 	size_t q_stride;   /* bytes from a packed query row to the next */
 
-	/* As stored; the tile to prefetch meanwhile (never NULL). */
+	/* As stored (with v_in_k v is k); the tile to prefetch meanwhile (never NULL). */
 	const char *k[ATTND_X86_GROUPS], *v[ATTND_X86_GROUPS];
 	const char *next_k[ATTND_X86_GROUPS], *next_v[ATTND_X86_GROUPS];
 	const float *k_scales[ATTND_X86_GROUPS], *v_scales[ATTND_X86_GROUPS]; /* dynamic only */

@@ -171,6 +171,43 @@ ATTND_INLINE void attnd_multiply(enum attnd_operand op, int m, int nv, __m512 su
 /* Bytes of packed q, or of weights, that one operand row takes. */
 #define ATTND_X_BYTES(op) ((op) == ATTND_OPERAND_PAIRS ? 8u : 4u)
 
+/* ---- Turning K around ---- */
+
+/* Four 4 x 4 blocks in each 128-bit lane of four rows. */
+ATTND_INLINE void attnd_transpose_lanes(__m512 x[4])
+{
+	__m512 a = _mm512_unpacklo_ps(x[0], x[1]), b = _mm512_unpackhi_ps(x[0], x[1]);
+	__m512 c = _mm512_unpacklo_ps(x[2], x[3]), d = _mm512_unpackhi_ps(x[2], x[3]);
+
+	x[0] = _mm512_shuffle_ps(a, c, 0x44);
+	x[1] = _mm512_shuffle_ps(a, c, 0xee);
+	x[2] = _mm512_shuffle_ps(b, d, 0x44);
+	x[3] = _mm512_shuffle_ps(b, d, 0xee);
+}
+
+/* The 128-bit lanes of four rows: lane i of row j becomes lane j of row i. */
+ATTND_INLINE void attnd_transpose_quarters(__m512 *p, __m512 *q, __m512 *r, __m512 *s)
+{
+	__m512 a = _mm512_shuffle_f32x4(*p, *q, 0x88), b = _mm512_shuffle_f32x4(*p, *q, 0xdd);
+	__m512 c = _mm512_shuffle_f32x4(*r, *s, 0x88), d = _mm512_shuffle_f32x4(*r, *s, 0xdd);
+
+	*p = _mm512_shuffle_f32x4(a, c, 0x88);
+	*q = _mm512_shuffle_f32x4(b, d, 0x88);
+	*r = _mm512_shuffle_f32x4(a, c, 0xdd);
+	*s = _mm512_shuffle_f32x4(b, d, 0xdd);
+}
+
+/* 16 rows of 16. */
+ATTND_INLINE void attnd_transpose16(__m512 x[16])
+{
+	ATTND_UNROLL
+	for (int i = 0; i < 16; i += 4)
+		attnd_transpose_lanes(x + i);
+	ATTND_UNROLL
+	for (int i = 0; i < 4; i++)
+		attnd_transpose_quarters(&x[i], &x[i + 4], &x[i + 8], &x[i + 12]);
+}
+
 /* ---- Scores ---- */
 
 /* m rows from r, nv groups from g of `k_rows` operand rows: each score adds its dims in order. */
@@ -354,6 +391,29 @@ ATTND_INLINE void attnd_scores(const struct attnd_x86_tile *t, attnd_widen_fn *w
 			k[i] = to;
 		}
 		score_groups(t, t->k_rows * ilv, k, k, g, n);
+	}
+}
+
+/* 16 dims of a K group, the first stored row at k and `rows` of them left, to a strip of operand rows. */
+typedef void attnd_flip_fn(const char *k, uint32_t rows, char *dst);
+
+/* V is the first dims of K: each strip turned around into the panel, in rows of `ilv` tokens. */
+ATTND_INLINE void attnd_values_in_k(const struct attnd_x86_tile *t, uint32_t first, uint32_t n, attnd_flip_fn *flip,
+				    uint32_t ilv, attnd_value_strips_fn *value_strips)
+{
+	const size_t group = (size_t)ATTND_X86_LANES / ilv * 64, strip = group * ATTND_X86_GROUPS;
+
+	for (uint32_t j = 0; j < t->strips; j += ATTND_X86_PANEL) {
+		uint32_t num = t->strips - j < ATTND_X86_PANEL ? t->strips - j : ATTND_X86_PANEL;
+		const char *v[ATTND_X86_GROUPS];
+
+		for (uint32_t g = 0; g < t->groups; g++) {
+			v[g] = t->panel + g * group;
+			for (uint32_t c = j; c < j + num; c++)
+				flip(t->v[g] + c * t->v_stride, t->k_rows - c * t->v_rows,
+				     t->panel + (c - j) * strip + g * group);
+		}
+		value_strips(t, first, n, v, v, strip, j, num);
 	}
 }
 
