@@ -131,5 +131,6 @@ attnd_t *fake_connect(struct fake *f, const struct attnd_connect_options *option
 /** cmocka set-up and tear-down: *state is a started fake. */
 int fake_setup(void **state);
 int fake_teardown(void **state);
+#define FAKE_TEST(name) cmocka_unit_test_setup_teardown(name, fake_setup, fake_teardown)
 
 #endif

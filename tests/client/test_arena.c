@@ -254,7 +254,6 @@ static void scratch_does_not_grow(void **state)
 
 int main(void)
 {
-#define FAKE_TEST(name) cmocka_unit_test_setup_teardown(name, fake_setup, fake_teardown)
 	const struct CMUnitTest tests[] = {
 		FAKE_TEST(memory_is_shared),
 		FAKE_TEST(segments_double),

@@ -490,7 +490,6 @@ static void once_plans_and_ends(void **state)
 
 int main(void)
 {
-#define FAKE_TEST(name) cmocka_unit_test_setup_teardown(name, fake_setup, fake_teardown)
 	const struct CMUnitTest tests[] = {
 		FAKE_TEST(cache_open_sends_the_identity),
 		FAKE_TEST(bad_identities),

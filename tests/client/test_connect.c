@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connecting: what each refusal looks like, bad welcomes, engines, forked children, private daemons.
+ * Connecting: what each refusal looks like, bad welcomes, engines, forked children.
  */
 #include "fake.h"
 
@@ -86,11 +86,8 @@ static void says_hello(void **state)
 static void environment_names_the_socket(void **state)
 {
 	struct fake *f = *state;
-	char saved[256] = "";
 	attnd_t *a;
 
-	if (getenv("XDG_RUNTIME_DIR"))
-		snprintf(saved, sizeof(saved), "%s", getenv("XDG_RUNTIME_DIR"));
 	setenv("ATTND_SOCKET", f->path, 1);
 	assert_int_equal(attnd_connect(&a, NULL), 0);
 	assert_string_equal(attnd_socket(a), f->path);
@@ -102,10 +99,7 @@ static void environment_names_the_socket(void **state)
 		assert_non_null(strstr(attnd_strerror(NULL, -ENOENT), "/run/attnd/attnd.sock"));
 	else
 		attnd_disconnect(a);
-	if (saved[0])
-		setenv("XDG_RUNTIME_DIR", saved, 1);
-	else
-		unsetenv("XDG_RUNTIME_DIR");
+	unsetenv("XDG_RUNTIME_DIR");
 }
 
 static void refused_with_a_reason(void **state)
@@ -239,101 +233,20 @@ static void forked_child_has_no_arena(void **state)
 	attnd_disconnect(a);
 }
 
-/* ---- Private daemons ---- */
-
-static int entries_of(const char *pattern)
-{
-	char command[128], answer[16] = "";
-	FILE *p;
-
-	snprintf(command, sizeof(command), "ls -d %s 2>/dev/null | wc -l", pattern);
-	p = popen(command, "r");
-	assert_non_null(p);
-	assert_non_null(fgets(answer, sizeof(answer), p));
-	pclose(p);
-	return atoi(answer);
-}
-
-static void private_without_a_daemon(void **state)
-{
-	const char *saved = getenv("ATTND_DAEMON");
-	char copy[256] = "", dir[] = "/tmp/attnd-run-XXXXXX", inside[64];
-	attnd_t *a = (attnd_t *)1;
-	uint64_t before = attnd_now_ns();
-
-	(void)state;
-	if (saved)
-		snprintf(copy, sizeof(copy), "%s", saved);
-	assert_non_null(mkdtemp(dir));
-	snprintf(inside, sizeof(inside), "%s/*", dir);
-	setenv("XDG_RUNTIME_DIR", dir, 1);
-	setenv("ATTND_DAEMON", "/nowhere/attnd", 1);
-	assert_int_equal(attnd_private_start(&a, NULL, NULL), -ENOENT);
-	assert_non_null(strstr(attnd_strerror(NULL, -ENOENT), "ATTND_DAEMON"));
-	setenv("ATTND_DAEMON", "/bin/false", 1);
-	assert_int_equal(attnd_private_start(&a, NULL, NULL), -ENOEXEC);
-	assert_non_null(strstr(attnd_strerror(NULL, -ENOEXEC), "ended at once"));
-	assert_ptr_equal(a, (attnd_t *)1);
-	assert_true(attnd_now_ns() - before < 3000000000u);
-	assert_int_equal(entries_of(inside), 0);
-	unsetenv("XDG_RUNTIME_DIR");
-	rmdir(dir);
-	if (copy[0])
-		setenv("ATTND_DAEMON", copy, 1);
-	else
-		unsetenv("ATTND_DAEMON");
-}
-
-/* A program that never listens is ended at the timeout, with all that it left. */
-static void private_that_never_listens(void **state)
-{
-	static const char script[] = "#!/bin/sh\ntouch \"$(dirname \"$2\")/left\"\nread line <&\"$4\"\n";
-	char dir[] = "/tmp/attnd-run-XXXXXX", path[64], inside[64];
-	const char *saved = getenv("ATTND_DAEMON");
-	char copy[256] = "";
-	attnd_t *a = NULL;
-	int fd;
-
-	(void)state;
-	if (saved)
-		snprintf(copy, sizeof(copy), "%s", saved);
-	assert_non_null(mkdtemp(dir));
-	snprintf(path, sizeof(path), "%s/daemon", dir);
-	snprintf(inside, sizeof(inside), "%s/attnd-*", dir);
-	fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0755);
-	assert_int_equal(write(fd, script, sizeof(script) - 1), sizeof(script) - 1);
-	close(fd);
-	setenv("XDG_RUNTIME_DIR", dir, 1);
-	setenv("ATTND_DAEMON", path, 1);
-	assert_int_equal(attnd_private_start(&a, NULL, &(struct attnd_connect_options){.timeout_us = 200000}),
-			 -ETIMEDOUT);
-	assert_null(a);
-	assert_int_equal(entries_of(inside), 0);
-	unlink(path);
-	unsetenv("XDG_RUNTIME_DIR");
-	rmdir(dir);
-	if (copy[0])
-		setenv("ATTND_DAEMON", copy, 1);
-	else
-		unsetenv("ATTND_DAEMON");
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(no_daemon),
-		cmocka_unit_test_setup_teardown(bad_options, fake_setup, fake_teardown),
-		cmocka_unit_test_setup_teardown(says_hello, fake_setup, fake_teardown),
-		cmocka_unit_test_setup_teardown(environment_names_the_socket, fake_setup, fake_teardown),
-		cmocka_unit_test_setup_teardown(refused_with_a_reason, fake_setup, fake_teardown),
-		cmocka_unit_test_setup_teardown(other_version, fake_setup, fake_teardown),
-		cmocka_unit_test_setup_teardown(welcomes_that_are_wrong, fake_setup, fake_teardown),
-		cmocka_unit_test_setup_teardown(silence_has_an_end, fake_setup, fake_teardown),
-		cmocka_unit_test_setup_teardown(engine_is_made_or_joined, fake_setup, fake_teardown),
-		cmocka_unit_test_setup_teardown(forked_child_is_refused, fake_setup, fake_teardown),
-		cmocka_unit_test_setup_teardown(forked_child_has_no_arena, fake_setup, fake_teardown),
-		cmocka_unit_test(private_without_a_daemon),
-		cmocka_unit_test(private_that_never_listens),
+		FAKE_TEST(bad_options),
+		FAKE_TEST(says_hello),
+		FAKE_TEST(environment_names_the_socket),
+		FAKE_TEST(refused_with_a_reason),
+		FAKE_TEST(other_version),
+		FAKE_TEST(welcomes_that_are_wrong),
+		FAKE_TEST(silence_has_an_end),
+		FAKE_TEST(engine_is_made_or_joined),
+		FAKE_TEST(forked_child_is_refused),
+		FAKE_TEST(forked_child_has_no_arena),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -179,7 +179,6 @@ static void decode_allocates_nothing(void **state)
 
 int main(void)
 {
-#define FAKE_TEST(name) cmocka_unit_test_setup_teardown(name, fake_setup, fake_teardown)
 	const struct CMUnitTest tests[] = {
 		FAKE_TEST(shortages),
 		FAKE_TEST(shortages_and_a_restart),

@@ -504,7 +504,6 @@ static void disconnect_with_jobs_in_flight(void **state)
 
 int main(void)
 {
-#define FAKE_TEST(name) cmocka_unit_test_setup_teardown(name, fake_setup, fake_teardown)
 	const struct CMUnitTest tests[] = {
 		FAKE_TEST(pings),
 		FAKE_TEST(deadlines_are_passed_on),

@@ -549,7 +549,6 @@ static void flying_plan_is_reset(void **state)
 
 int main(void)
 {
-#define FAKE_TEST(name) cmocka_unit_test_setup_teardown(name, fake_setup, fake_teardown)
 	const struct CMUnitTest tests[] = {
 		FAKE_TEST(idle_restart_is_not_noticed),
 		FAKE_TEST(reconnect_waits_for_the_daemon),
