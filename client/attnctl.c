@@ -120,6 +120,10 @@ static int complain(int error, const char *path)
 	case -ECONNREFUSED:
 		fprintf(stderr, "attnctl: no daemon at %s: the socket is what a killed one left\n", path);
 		return EXIT_NO_DAEMON;
+	case -ECONNRESET:
+	case -EPIPE:
+		fprintf(stderr, "attnctl: the daemon at %s has ended\n", path);
+		return EXIT_NO_DAEMON;
 	case -EPROTOTYPE:
 		fprintf(stderr, "attnctl: %s is the clients' socket, and there is no %s.admin\n", path, path);
 		return EXIT_NO_DAEMON;

@@ -15,6 +15,7 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include "../shm/futex.h"
 #include "admin.h"
 #include "clients.h"
 #include "log.h"
@@ -73,7 +74,7 @@ static int load_rules(struct control *c)
 	return 0;
 }
 
-static void reload(struct control *c)
+static void reload_config(struct control *c)
 {
 	struct config fresh;
 	char text[600];
@@ -90,6 +91,13 @@ static void reload(struct control *c)
 		log_err("allow-users, allow-groups: a name is gone; the rules stay as they were");
 	log_set_level((enum log_level)c->cfg.log_level);
 	log_info("configuration reloaded");
+}
+
+static void reload(struct control *c)
+{
+	sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(attnd_now_ns() / 1000));
+	reload_config(c);
+	sd_notify(0, "READY=1");
 }
 
 static void on_signal(void *arg, uint32_t events)

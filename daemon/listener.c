@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@
 
 #include "config.h"
 #include "log.h"
+#include "peer.h"
 
 #define BACKLOG	  128
 #define PATH_SIZE (sizeof(((struct sockaddr_un *)0)->sun_path) + sizeof(".lock"))
@@ -155,6 +157,25 @@ static int set_address(const char *path, struct sockaddr_un *ret)
 	return 0;
 }
 
+/*
+ * A killed daemon's listening socket takes connections for some more milliseconds: its io_uring
+ * polls hold it until the kernel has taken the ring down. But its process is known to be dead.
+ */
+static bool is_dead(int connected)
+{
+	struct pollfd fd = {.events = POLLIN};
+	struct peer peer;
+	bool dead;
+
+	if (peer_of(connected, &peer) || peer.pid <= 0)
+		return false;
+	fd.fd = peer_pidfd(connected, &peer);
+	dead = fd.fd < 0 ? errno == ESRCH : poll(&fd, 1, 0) == 1;
+	if (fd.fd >= 0)
+		close(fd.fd);
+	return dead;
+}
+
 /* Unlink what a killed daemon left; what is alive, or not a socket at all, is not ours to remove. */
 static int remove_stale(const struct sockaddr_un *address, int type)
 {
@@ -169,6 +190,8 @@ static int remove_stale(const struct sockaddr_un *address, int type)
 	if (fd < 0)
 		return -errno;
 	r = connect(fd, (const struct sockaddr *)address, sizeof(*address)) ? -errno : 0;
+	if (r == 0 && is_dead(fd))
+		r = -ECONNREFUSED;
 	close(fd);
 	if (r != -ECONNREFUSED)
 		return -EADDRINUSE;
