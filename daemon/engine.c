@@ -337,31 +337,14 @@ void seq_plan_done(struct seq *s, uint32_t i)
 
 /* ---- Requests ---- */
 
-static struct answer match_all(struct seq *s, const uint64_t *tokens, uint64_t n)
-{
-	struct engine *e = s->engine;
-	uint64_t hit = n;
-
-	for (uint32_t i = 0; i < e->num_caches; i++) {
-		struct held *h = &s->in[i].held;
-
-		if (held_match(h, e->caches[i].cache, s->ns, tokens, hit, engine_room(e, i)))
-			return ANSWER_BAD(ENOMEM, TOKENS, 0);
-		engine_use(e, i, h->num);
-		hit = h->length < hit ? h->length : hit;
-	}
-	for (uint32_t i = 0; i < e->num_caches; i++)
-		trim_in(s, i, hit);
-	return ANSWER_VALUE(hit);
-}
-
-struct answer seq_open(struct engine_table *t, struct engine *e, uint64_t key, uint32_t ns_handle,
-		       const uint64_t *tokens, uint64_t n, uint64_t max_match)
+struct answer seq_open_begin(struct engine_table *t, struct engine *e, uint64_t key, uint32_t ns_handle, uint64_t n,
+			     uint64_t max_match, struct opening *ret)
 {
 	struct seq *s = seq_find(e, key);
-	struct answer a;
 	int r;
 
+	if (s && s->opening)
+		return ANSWER_LATER;
 	if (s)
 		return s->used ? ANSWER_BAD(EEXIST, SEQUENCE, 0) : ANSWER_VALUE(s->answer);
 	if (!e->num_caches)
@@ -371,16 +354,80 @@ struct answer seq_open(struct engine_table *t, struct engine *e, uint64_t key, u
 	r = seq_make(t, e, key, e->ns[ns_handle], &s);
 	if (r)
 		return (struct answer){.res = r, .field = ATTND_FIELD_SEQUENCES, .limit = e->max_seqs};
-	a = match_all(s, tokens, n < max_match ? n : max_match);
-	if (a.res) {
+	s->opening = true;
+	s->plans++; /* so that a close does not free it under the steps */
+	*ret = (struct opening){
+		.seq = s, .caches = e->num_caches, .asked = n, .limit = n < max_match ? n : max_match};
+	return ANSWER_OK;
+}
+
+void seq_open_abort(struct opening *o)
+{
+	struct seq *s = o->seq;
+
+	if (!s)
+		return;
+	o->seq = NULL;
+	s->opening = false;
+	if (!s->closed)
 		seq_retire(s, NULL);
+	if (!--s->plans)
 		seq_free(s);
-		return a;
-	}
-	s->answer = a.value;
+}
+
+/* All caches hold what the one with the smallest hit does. */
+static struct answer open_end(struct opening *o)
+{
+	struct seq *s = o->seq;
+	struct engine *e = s->engine;
+
+	for (uint32_t i = 0; i < o->caches; i++)
+		trim_in(s, i, o->done);
+	o->seq = NULL;
+	s->opening = false;
+	s->plans--;
+	s->answer = o->done;
 	realm_count(e->realm, opens, 1);
-	realm_count(e->realm, query_tokens, n);
-	realm_count(e->realm, hit_tokens, a.value);
+	realm_count(e->realm, query_tokens, o->asked);
+	realm_count(e->realm, hit_tokens, o->done);
+	return ANSWER_VALUE(o->done);
+}
+
+struct answer seq_open_step(struct opening *o, const uint64_t *tokens, uint32_t n)
+{
+	struct seq *s = o->seq;
+	struct engine *e = s->engine;
+	uint64_t hit = o->done + n;
+	uint32_t ids[OPEN_SLICE + 2];
+
+	if (s->closed) {
+		seq_open_abort(o);
+		return ANSWER_BAD(ECANCELED, SEQUENCE, 0);
+	}
+	for (uint32_t i = 0; i < o->caches; i++) {
+		struct held *h = &s->in[i].held;
+		int64_t before = h->num;
+
+		if (held_match(h, e->caches[i].cache, s->ns, tokens, hit - o->done, engine_room(e, i), ids)) {
+			seq_open_abort(o);
+			return ANSWER_BAD(ENOMEM, TOKENS, 0);
+		}
+		engine_use(e, i, (int64_t)h->num - before);
+		hit = h->length < hit ? h->length : hit;
+	}
+	n = hit == o->done + n ? n : 0;
+	o->done = hit;
+	return n && hit < o->limit ? ANSWER_LATER : open_end(o);
+}
+
+struct answer seq_open(struct engine_table *t, struct engine *e, uint64_t key, uint32_t ns_handle,
+		       const uint64_t *tokens, uint64_t n, uint64_t max_match)
+{
+	struct opening o = {0};
+	struct answer a = seq_open_begin(t, e, key, ns_handle, n, max_match, &o);
+
+	while (o.seq)
+		a = seq_open_step(&o, tokens + o.done, opening_slice(&o));
 	return a;
 }
 
@@ -409,6 +456,8 @@ struct answer seq_fork(struct engine_table *t, struct engine *e, uint64_t key, u
 
 	if (!s)
 		return ANSWER_BAD(ENOENT, SEQUENCE, 0);
+	if (s->opening)
+		return ANSWER_LATER;
 	if (seq_find(e, new_key))
 		return ANSWER_BAD(EEXIST, SEQUENCE, 0);
 	if (length > longest(s))
@@ -439,6 +488,8 @@ struct answer seq_trim(struct engine *e, uint64_t key, uint64_t length, const vo
 
 	if (!s)
 		return ANSWER_BAD(ENOENT, SEQUENCE, 0);
+	if (s->opening)
+		return ANSWER_LATER;
 	if (length > longest(s))
 		return ANSWER_BAD(ERANGE, LENGTH, longest(s));
 	s->used = true;

@@ -10,6 +10,7 @@
 #ifndef ATTND_DAEMON_ENGINE_H
 #define ATTND_DAEMON_ENGINE_H
 
+#include <errno.h>
 #include <sys/types.h>
 
 #include "realm.h"
@@ -24,8 +25,10 @@ struct answer {
 	enum attnd_wire_field field;
 	uint64_t value, limit;
 };
-#define ANSWER_OK	    ((struct answer){0})
-#define ANSWER_VALUE(v)	    ((struct answer){.value = (v)})
+#define ANSWER_OK	((struct answer){0})
+#define ANSWER_VALUE(v) ((struct answer){.value = (v)})
+/* Not yet: the request stays where it is and is tried again. */
+#define ANSWER_LATER	    ((struct answer){.res = -EINPROGRESS})
 #define ANSWER_BAD(e, f, l) ((struct answer){.res = -(e), .field = ATTND_FIELD_##f, .limit = (uint64_t)(l)})
 
 struct seq {
@@ -36,6 +39,7 @@ struct seq {
 	struct seq *prev, *next; /* all of the engine */
 	uint32_t ns;
 	uint32_t plans;	 /* live plans that name it, one a cache */
+	bool opening;	 /* its match is under way */
 	bool used;	 /* a plan row, trim or fork came: open no longer repeats its answer */
 	bool closed;	 /* gone by name; freed when no plan names it */
 	uint64_t answer; /* of open */
@@ -100,7 +104,28 @@ struct answer engine_cache_open(struct engine *e, struct pool *p, struct ns_tabl
 struct answer engine_grant(struct engine *e, uint32_t cache, uint64_t tokens, uint32_t sequences);
 struct answer engine_namespace(struct engine *e, struct ns_table *ns, const void *fields, size_t bytes);
 
+enum { OPEN_SLICE = 4096 }; /* tokens matched at a time: some 50 us */
+
+/* An open under way: long matches are done in slices, each holding what it found. */
+struct opening {
+	struct seq *seq; /* NULL: none */
+	uint32_t caches;
+	uint64_t asked, limit, done;
+};
+
+static inline uint32_t opening_slice(const struct opening *o)
+{
+	return o->limit - o->done < OPEN_SLICE ? (uint32_t)(o->limit - o->done) : OPEN_SLICE;
+}
+
 struct seq *seq_find(const struct engine *e, uint64_t key);
+/** Begin to open: the answer if it is known already (ret->seq NULL), else go on with the steps. */
+struct answer seq_open_begin(struct engine_table *t, struct engine *e, uint64_t key, uint32_t ns_handle, uint64_t n,
+			     uint64_t max_match, struct opening *ret);
+/** The next opening_slice() tokens from o->done on. ANSWER_LATER, or the answer. */
+struct answer seq_open_step(struct opening *o, const uint64_t *tokens, uint32_t n);
+void seq_open_abort(struct opening *o);
+/** All of it at once. */
 struct answer seq_open(struct engine_table *t, struct engine *e, uint64_t key, uint32_t ns_handle,
 		       const uint64_t *tokens, uint64_t n, uint64_t max_match);
 struct answer seq_fork(struct engine_table *t, struct engine *e, uint64_t key, uint64_t new_key, uint64_t length);

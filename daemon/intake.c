@@ -233,18 +233,32 @@ static struct answer op_params(struct leader *l, struct lead_session *ls, const 
 
 /* ---- Sequences ---- */
 
+/* One slice of it; the rest when the others have had their turn. */
 static struct answer op_open(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
 {
+	struct opening *o = &ls->opening;
 	uint64_t n = sqe->sequence.num_tokens;
 	const uint64_t *tokens;
+	struct answer a;
 
 	if (n > ATTND_MAX_SEQ_TOKENS)
 		return ANSWER_BAD(EINVAL, TOKENS, ATTND_MAX_SEQ_TOKENS);
-	tokens = copy_in(l, ls, sqe->sequence.tokens, n * sizeof(*tokens), sizeof(*tokens), 0);
-	if (n && !tokens)
+	if (n && !arena_at(ls, sqe->sequence.tokens, n * sizeof(*tokens), sizeof(*tokens)))
 		return ANSWER_BAD(EFAULT, OFFSET, sqe->sequence.tokens);
-	return seq_open(&l->engines, ls->engine, sqe->sequence.key, sqe->sequence.ns, tokens, n,
-			sqe->sequence.max_match);
+	if (!o->seq) {
+		a = seq_open_begin(&l->engines, ls->engine, sqe->sequence.key, sqe->sequence.ns, n,
+				   sqe->sequence.max_match, o);
+		if (!o->seq)
+			return a;
+	}
+	n = opening_slice(o);
+	tokens = copy_in(l, ls, sqe->sequence.tokens + o->done * sizeof(*tokens), n * sizeof(*tokens),
+			 sizeof(*tokens), 0);
+	if (n && !tokens) {
+		seq_open_abort(o);
+		return ANSWER_BAD(ENOMEM, TOKENS, 0);
+	}
+	return seq_open_step(o, tokens, (uint32_t)n);
 }
 
 /* A session that gives up its own unfinished plan may close or trim at once (plan_let_go). */
@@ -343,6 +357,8 @@ static struct answer make_plan(struct lead_session *ls, const struct attnd_sqe *
 	if (live_plans(ls) >= ATTND_MAX_PLANS)
 		return ANSWER_BAD(ENOSPC, PLANS, ATTND_MAX_PLANS);
 	r = plan_make(ls, ls->engine, sqe->plan.cache, sqe->plan.tag, rows, sqe->plan.num_rows, &ls->plans, &p);
+	if (r == -EBUSY)
+		return ANSWER_LATER;
 	if (r)
 		return (struct answer){.res = r, .field = ATTND_FIELD_PLAN};
 	for (uint32_t i = 0; i < p->num_rows; i++) {
@@ -533,12 +549,13 @@ uint32_t intake_run(struct leader *l, struct lead_session *ls)
 		if (!q->give_up && l->now > q->deadline_ns)
 			q->give_up = -ETIMEDOUT;
 		ls->job_request = *q;
-		if (q->give_up)
+		if (q->give_up) {
+			seq_open_abort(&ls->opening);
 			a.res = q->give_up;
-		else
+		} else
 			a = dispatch(l, ls, &ls->job_request.sqe, &started);
-		if (a.res == -EBUSY && a.field == ATTND_FIELD_PLAN)
-			break; /* a job runs on its sequences: later */
+		if (a.res == -EINPROGRESS)
+			return done + (ls->opening.seq != NULL);
 		ls->queue_head = (ls->queue_head + 1) & (ls->cq_entries - 1);
 		ls->queue_num--;
 		done++;

@@ -35,6 +35,7 @@ struct lead_session {
 	bool running; /* `job` is with the team, for `job_request` */
 	struct request job_request;
 	struct job job;
+	struct opening opening; /* the SEQ_OPEN at the queue's head, if it is under way */
 	struct params *params[ATTND_MAX_PARAMS];
 	struct plan *plans;
 	bool replied; /* completions since the last wake-up */

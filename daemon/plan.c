@@ -211,7 +211,7 @@ static int end_earlier(struct engine *e, uint32_t ci, const struct row_request *
 	for (uint32_t i = 0; i < num_rows; i++) {
 		struct seq *s = seq_find(e, rows[i].wire.key);
 
-		if (s && s->in[ci].plan && s->in[ci].plan->running)
+		if (s && (s->opening || (s->in[ci].plan && s->in[ci].plan->running)))
 			return -EBUSY;
 	}
 	for (uint32_t i = 0; i < num_rows; i++) {

@@ -72,7 +72,7 @@ struct row_request {
 /**
  * Make a plan of rows whose numbers intake has checked. Each row gets all it needs or a status.
  * Fails as a whole only with -ENOMEM (memory of the daemon itself) or -EBUSY: a job is running
- * on one of the sequences; try again when it is done.
+ * on one of the sequences, or its open is under way; try again.
  */
 int plan_make(const void *session, struct engine *e, uint32_t cache_index, uint32_t tag,
 	      const struct row_request *rows, uint32_t num_rows, struct plan **list, struct plan **ret);

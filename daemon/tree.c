@@ -192,31 +192,28 @@ static uint64_t holdable(const struct cache *c, uint32_t *stand, uint64_t n, uin
 	return n;
 }
 
-int held_match(struct held *h, struct cache *c, uint32_t ns, const uint64_t *tokens, uint64_t n, uint64_t own_room)
+int held_match(struct held *h, struct cache *c, uint32_t ns, const uint64_t *tokens, uint64_t n, uint64_t own_room,
+	       uint32_t *ids)
 {
-	uint32_t blocks = (uint32_t)((n + c->block_size - 1) >> c->slots_shift), stand = NONE, *ids;
-	uint64_t k;
-	int r = 0;
+	uint32_t from = (uint32_t)(h->length >> c->slots_shift), blocks, stand = h->stand;
+	uint64_t k = tree_match(c, ns, &stand, h->length, tokens, n, ids), end;
 
-	ids = malloc((blocks + 1) * sizeof(*ids));
-	if (!ids)
+	if (!k)
+		return 0;
+	end = c->outstanding > own_room ? holdable(c, &stand, h->length + k, own_room) : h->length + k;
+	if (end <= h->length)
+		return 0;
+	blocks = (uint32_t)((end + c->block_size - 1) >> c->slots_shift);
+	if (held_reserve(h, blocks))
 		return -ENOMEM;
-	k = tree_match(c, ns, &stand, 0, tokens, n, ids);
-	k = c->outstanding > own_room ? holdable(c, &stand, k, own_room) : k;
-	blocks = (uint32_t)((k + c->block_size - 1) >> c->slots_shift);
-	r = held_reserve(h, blocks);
-	if (r)
-		goto out;
 	held_stand(h, c, stand);
-	if (k && (k & (c->block_size - 1)))
-		ids[blocks - 1] = stand; /* a shortened path ends in the stand */
-	for (uint32_t i = 0; i < blocks; i++)
-		held_set(h, c, i, ids[i], false);
+	if (end & (c->block_size - 1))
+		ids[blocks - 1 - from] = stand; /* a shortened path ends in the stand */
+	for (uint32_t i = from; i < blocks; i++)
+		held_set(h, c, i, ids[i - from], false);
 	h->num = blocks;
-	h->length = h->stand_pos = k;
-out:
-	free(ids);
-	return r;
+	h->length = h->stand_pos = end;
+	return 0;
 }
 
 /* Two sequences hold private slots of this block: neither writes in place any more. */

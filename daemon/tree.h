@@ -49,10 +49,12 @@ uint64_t tree_match(const struct cache *c, uint32_t ns, uint32_t *stand, uint64_
 		    uint64_t n, uint32_t *ids);
 
 /**
- * Match an empty `h` from the root and hold what was found, as far as there is room beside the
- * grants of others. 0 or -ENOMEM (the table's memory).
+ * Go on matching an `h` that holds only what was matched: the next n tokens, as far as there is
+ * room beside the grants of others. h->length tells how far it came. ids: scratch for n /
+ * block_size + 2. 0 or -ENOMEM (the table's memory).
  */
-int held_match(struct held *h, struct cache *c, uint32_t ns, const uint64_t *tokens, uint64_t n, uint64_t own_room);
+int held_match(struct held *h, struct cache *c, uint32_t ns, const uint64_t *tokens, uint64_t n, uint64_t own_room,
+	       uint32_t *ids);
 
 /** Shorten to `length` tokens. */
 void held_trim(struct held *h, struct cache *c, uint64_t length);
