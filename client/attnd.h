@@ -74,7 +74,7 @@ enum attnd_layout {
 struct attnd_connect_options {
 	const char *socket;  /* NULL: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock, else /run/attnd/attnd.sock */
 	const char *name;    /* up to 31 bytes, shown by attnctl; NULL: the program's name */
-	uint64_t timeout_us; /* of connecting, and of each reconnection; 0: 5 s */
+	uint64_t timeout_us; /* of connecting, of each reconnection and of a segment's registration; 0: 5 s */
 	uint32_t queue_entries;	  /* jobs that may be in flight, a power of two 8..4096; 0: 256 */
 	const uint8_t *engine_id; /* 16 bytes; NULL: an engine of its own */
 	int engine_create;	  /* 1: make the engine engine_id, 0: join it */
@@ -244,9 +244,9 @@ int attnd_seq_close(attnd_t *a, uint64_t key);
 int attnd_seq_close_many(attnd_t *a, const uint64_t *keys, uint32_t num_keys);
 
 /**
- * After -ECONNRESET: open again every sequence that this connection opened, by the tokens it
- * kept. `ret_lengths[i]`, for keys[i], is how many tokens are cached now; the caller extends from
- * there. One key: num_keys 1. -ENOENT: not a sequence of this connection.
+ * After -ECONNRESET: open sequences again that this connection opened or forked, by the tokens it
+ * kept of them. `ret_lengths[i]`, for keys[i], is how many tokens are cached now; the caller extends
+ * from there. -ENOENT: one is not a sequence of this connection; those before it are open again.
  */
 int attnd_reopen(attnd_t *a, const uint64_t *keys, uint32_t num_keys, uint64_t *ret_lengths);
 

@@ -39,7 +39,7 @@ static char *default_path(void)
 	const char *env = secure_getenv("ATTND_SOCKET"), *dir = secure_getenv("XDG_RUNTIME_DIR");
 	char *path = NULL;
 
-	if (env)
+	if (env && *env)
 		return strdup(env);
 	if (dir && asprintf(&path, "%s/attnd.sock", dir) < 0)
 		return NULL;

@@ -277,12 +277,12 @@ int cl_segment_add(struct attnd *a, uint32_t index, const struct attnd_region *r
 {
 	struct attnd_msg_segment m = {.type = ATTND_MSG_SEGMENT_ADD, .index = index, .bytes = region->bytes};
 	struct attnd_msg_reply reply;
+	uint64_t until = attnd_now_ns() + a->timeout_ns + region->bytes; /* a nanosecond a byte, to populate it */
 	int fds[FDS];
 	int rc = send_packet(a->sock, &m, sizeof(m), region->fd);
 
 	if (!rc)
-		rc = receive_packet(a->sock, &reply, sizeof(reply), fds,
-				    attnd_now_ns() + a->default_deadline_us * 1000);
+		rc = receive_packet(a->sock, &reply, sizeof(reply), fds, until);
 	if (rc > 0)
 		close_fds(fds);
 	if (rc != (int)sizeof(reply) || reply.type != ATTND_MSG_REPLY) {

@@ -131,7 +131,8 @@ static void settle(struct attnd *a, struct cl_job *j, int status)
 int cl_request_init(struct attnd *a, struct cl_request *r, enum attnd_opcode op, uint64_t deadline_us)
 {
 	*r = (struct cl_request){.sqe.opcode = (uint8_t)op};
-	deadline_us = deadline_us ? deadline_us : a->default_deadline_us;
+	if (!deadline_us) /* the caller's default is for its jobs; a reconnection has a time of its own */
+		deadline_us = a->state == CL_RESTORING ? a->timeout_ns / 1000 : a->default_deadline_us;
 	if (deadline_us > ATTND_MAX_DEADLINE_US)
 		return cl_fail(a, -EINVAL, ATTND_FIELD_DEADLINE, ATTND_MAX_DEADLINE_US);
 	r->sqe.deadline_us = (uint32_t)deadline_us;
