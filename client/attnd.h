@@ -99,6 +99,8 @@ void attnd_disconnect(attnd_t *a);
  * connection is closed or its process ends. For tests, benches and notebooks. `args` is a
  * NULL-terminated list of further daemon flags ("--pool-size", "64M", ...) or NULL. The daemon is
  * $ATTND_DAEMON, else the one beside the running program, else the installed one, else from PATH.
+ * Errors: -ENOENT (no such program), -ENOEXEC (it ended at once; its reasons are on standard error),
+ * -E2BIG (over 64 args), and those of attnd_connect. options->socket is ignored.
  */
 int attnd_private_start(attnd_t **ret, const char *const *args, const struct attnd_connect_options *options);
 
