@@ -328,19 +328,25 @@ static void commit_row(struct plan *p, struct plan_row *r)
 		h->pub_limit = r->start;
 }
 
-void plan_commit(struct plan *p)
+static void publish_rows(struct plan *p)
 {
-	struct realm *realm = p->engine->realm;
-
-	p->committed = true;
 	for (uint32_t i = 0; i < p->num_rows; i++) {
 		struct plan_row *r = &p->rows[i];
 
-		if (!r->seq)
-			continue;
-		commit_row(p, r);
-		realm_count(realm, published_tokens, held_publish(held_of(p, r->seq), p->cache, r->seq->ns, r->upto));
+		if (r->seq)
+			realm_count(p->engine->realm, published_tokens,
+				    held_publish(held_of(p, r->seq), p->cache, r->seq->ns, r->upto));
 	}
+}
+
+void plan_commit(struct plan *p)
+{
+	p->committed = true;
+	for (uint32_t i = 0; i < p->num_rows; i++)
+		if (p->rows[i].seq)
+			commit_row(p, &p->rows[i]);
+	publish_rows(p);
+	publish_rows(p); /* a twin's row that let a later one, the tail's owner, go first */
 }
 
 void plan_end(struct plan *p)
