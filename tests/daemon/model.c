@@ -1,0 +1,841 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Random operations beside a flat model (model.h). */
+#include "model.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle.h"
+
+enum {
+	SEQS = 24, /* of both engines */
+	PLANS = 10,
+	ROWS = 4,
+	ROW_MAX = 72,
+	ENGINES = 2,
+	RANKS = 2,     /* caches of an engine */
+	SESSIONS = 2,  /* of an engine */
+	MAX_SEQS = 14, /* of an engine: sometimes too few */
+};
+
+struct mplan;
+
+struct mseq {
+	bool there; /* the daemon still has it */
+	bool named; /* it can be found by key */
+	bool used;
+	uint32_t engine, ns, plans;
+	uint64_t key, answer;
+	struct seq *seq;
+	struct {
+		struct text text;
+		uint64_t pending;
+		struct mplan *plan;
+	} in[RANKS];
+};
+
+struct mrow {
+	struct mseq *seq; /* NULL: refused */
+	uint32_t start, n, cached;
+	bool tainted;
+	uint64_t upto;
+	struct text after; /* the sequence with the row */
+};
+
+struct mplan {
+	struct plan *plan; /* NULL: free */
+	uint32_t engine, rank, session, num_rows;
+	bool committed, orphan;
+	uint32_t running, stored;
+	struct mrow row[ROWS];
+};
+
+struct model {
+	const struct model_shape *shape;
+	struct model_counts *counts;
+	struct world world;
+	struct oracle oracle;
+	uint64_t random, keys;
+	bool verbose;
+	struct engine *engine[ENGINES];
+	struct plan *lists[ENGINES][SESSIONS];
+	struct mseq seq[SEQS];
+	struct mplan plan[PLANS];
+};
+
+#define CHECK(m, cond) ORACLE_CHECK(&(m)->oracle, cond)
+#define SAY(m, ...)                               \
+	do {                                      \
+		if ((m)->verbose)                 \
+			printf("# " __VA_ARGS__); \
+	} while (0)
+
+static uint32_t pick(struct model *m, uint32_t n)
+{
+	return (uint32_t)(next_random(&m->random) >> 33) % n;
+}
+
+static bool chance(struct model *m, uint32_t percent)
+{
+	return pick(m, 100) < percent;
+}
+
+static struct cache *cache_of(const struct model *m, uint32_t engine, uint32_t rank)
+{
+	return m->engine[engine]->caches[rank].cache;
+}
+
+static struct held *held_of(const struct mseq *s, uint32_t rank)
+{
+	return &s->seq->in[rank].held;
+}
+
+static void *session_of(struct model *m, uint32_t engine, uint32_t session)
+{
+	return &m->lists[engine][session];
+}
+
+static int number(const struct model *m, const struct mseq *s)
+{
+	return (int)(s - m->seq);
+}
+
+/* ---- Tokens ---- */
+
+static const struct mseq *any_seq(struct model *m)
+{
+	for (uint32_t i = 0, k = pick(m, SEQS); i < SEQS; i++)
+		if (m->seq[(i + k) % SEQS].there)
+			return &m->seq[(i + k) % SEQS];
+	return NULL;
+}
+
+/* Tokens from position `at` on: another sequence's as far as it goes, then new ones; sometimes one is changed. */
+static void make_tokens(struct model *m, uint32_t at, uint32_t n, uint64_t *ret)
+{
+	const struct mseq *donor = any_seq(m);
+	const struct text *t = donor ? &donor->in[pick(m, RANKS)].text : NULL;
+
+	for (uint32_t i = 0; i < n; i++)
+		ret[i] = t && at + i < t->len ? t->token[at + i] : 100 + pick(m, m->shape->alphabet);
+	if (n && chance(m, 20))
+		ret[pick(m, n)] = 100 + pick(m, m->shape->alphabet);
+}
+
+/* ---- What ends ---- */
+
+static void drop_seq(struct model *m, struct mseq *s)
+{
+	SAY(m, "  seq %d is gone\n", number(m, s));
+	s->there = false;
+}
+
+/* The daemon has ended this plan, whatever the reason. */
+static void plan_over(struct model *m, struct mplan *p)
+{
+	p->plan = NULL;
+	for (uint32_t i = 0; i < p->num_rows; i++) {
+		struct mseq *s = p->row[i].seq;
+
+		if (!s)
+			continue;
+		s->in[p->rank].plan = NULL;
+		text_trim(&s->in[p->rank].text,
+			  s->in[p->rank].pending < TEXT_MAX ? (uint32_t)s->in[p->rank].pending : TEXT_MAX);
+		s->in[p->rank].pending = UINT64_MAX;
+		if (!--s->plans && !s->named)
+			drop_seq(m, s);
+	}
+}
+
+/* A sequence of it is closed or trimmed by a session of its engine, or by nobody (UINT32_MAX). */
+static void let_go(struct model *m, struct mplan *p, uint32_t session)
+{
+	if (!p || (!p->committed && session != UINT32_MAX && session != p->session))
+		return;
+	if (p->running) {
+		m->counts->orphans += !p->orphan;
+		p->orphan = true;
+	} else {
+		plan_over(m, p);
+	}
+}
+
+static void close_seq(struct model *m, struct mseq *s, uint32_t session)
+{
+	s->named = false;
+	s->plans++;
+	for (uint32_t i = 0; i < RANKS; i++)
+		let_go(m, s->in[i].plan, session);
+	if (!--s->plans)
+		drop_seq(m, s);
+}
+
+/* ---- Sequences ---- */
+
+static struct mseq *free_seq(struct model *m)
+{
+	for (uint32_t i = 0; i < SEQS; i++)
+		if (!m->seq[i].there)
+			return &m->seq[i];
+	return NULL;
+}
+
+static struct mseq *named_seq(struct model *m, uint32_t engine)
+{
+	for (uint32_t i = 0, k = pick(m, SEQS); i < SEQS; i++) {
+		struct mseq *s = &m->seq[(i + k) % SEQS];
+
+		if (s->there && s->named && s->engine == engine)
+			return s;
+	}
+	return NULL;
+}
+
+static void begin_seq(struct model *m, struct mseq *s, uint32_t engine, uint32_t ns)
+{
+	memset(s, 0, sizeof(*s));
+	s->there = s->named = true;
+	s->engine = engine;
+	s->ns = ns;
+	s->key = ++m->keys;
+	for (uint32_t i = 0; i < RANKS; i++) {
+		s->in[i].pending = UINT64_MAX;
+		s->in[i].text.seed = text_seed(&m->oracle, cache_of(m, engine, i), ns);
+	}
+}
+
+/* What a match must find at least: what living sequences hold published. */
+static uint32_t certain_hit(struct model *m, const struct cache *c, uint64_t seed, const uint64_t *tokens, uint32_t n)
+{
+	uint32_t best = 0;
+
+	for (uint32_t i = 0; i < SEQS; i++) {
+		const struct mseq *s = &m->seq[i];
+
+		for (uint32_t r = 0; s->there && s->seq && r < RANKS; r++) {
+			uint32_t k = 0, most = (uint32_t)held_of(s, r)->stand_pos;
+
+			if (s->in[r].text.seed != seed || cache_of(m, s->engine, r) != c)
+				continue;
+			while (k < n && k < most && s->in[r].text.token[k] == tokens[k])
+				k++;
+			best = k > best ? k : best;
+		}
+	}
+	return best;
+}
+
+/* Does every prefix that was ever published still stand in the tree? */
+static bool nothing_lost(const struct model *m, uint32_t engine)
+{
+	for (uint32_t i = 0; i < RANKS; i++)
+		if (cache_of(m, engine, i)->evicted)
+			return false;
+	return !m->shape->grants;
+}
+
+static void check_hit(struct model *m, struct mseq *s, const uint64_t *tokens, uint32_t n, uint64_t hit)
+{
+	uint32_t most = n, least = n;
+
+	for (uint32_t i = 0; i < RANKS; i++) {
+		const struct cache *c = cache_of(m, s->engine, i);
+
+		most = oracle_match(&m->oracle, &s->in[i].text, 0, tokens, most);
+		least = certain_hit(m, c, s->in[i].text.seed, tokens, least);
+	}
+	CHECK(m, hit <= most);
+	CHECK(m, hit >= least || m->shape->grants);
+	CHECK(m, hit == most || !nothing_lost(m, s->engine));
+	m->counts->hits += hit != 0;
+	for (uint32_t i = 0; i < RANKS; i++)
+		for (uint32_t k = 0; k < hit; k++)
+			text_append(&s->in[i].text, tokens[k], 0);
+}
+
+static void op_open(struct model *m, uint32_t engine)
+{
+	uint64_t tokens[TEXT_MAX], max = UINT64_MAX;
+	uint32_t n = pick(m, TEXT_MAX - ROW_MAX), ns = pick(m, m->shape->namespaces);
+	struct mseq *s = free_seq(m), probe;
+	bool full = m->engine[engine]->num_seqs >= MAX_SEQS;
+	struct answer a;
+
+	if (!s)
+		return;
+	make_tokens(m, 0, n, tokens);
+	if (chance(m, 20))
+		max = pick(m, n + 1);
+	begin_seq(m, &probe, engine, ns);
+	a = seq_open(&m->world.engines, m->engine[engine], probe.key, ns, tokens, n, max);
+	SAY(m, "open %d engine %u ns %u n %u: %d %llu\n", number(m, s), engine, ns, n, a.res,
+	    (unsigned long long)a.value);
+	CHECK(m, a.res == (full ? -ENOSPC : 0));
+	if (full)
+		return;
+	*s = probe;
+	check_hit(m, s, tokens, n < max ? n : (uint32_t)max, a.value);
+	s->answer = a.value;
+	s->seq = seq_find(m->engine[engine], s->key);
+	CHECK(m, s->seq);
+}
+
+/* The same key: the same answer until it is used. */
+static void op_reopen(struct model *m, uint32_t engine)
+{
+	struct mseq *s = named_seq(m, engine);
+	uint64_t tokens[4];
+	struct answer a;
+
+	if (!s)
+		return;
+	make_tokens(m, 0, 4, tokens);
+	a = seq_open(&m->world.engines, m->engine[engine], s->key, s->ns, tokens, 4, UINT64_MAX);
+	CHECK(m, a.res == (s->used ? -EEXIST : 0));
+	CHECK(m, s->used || a.value == s->answer);
+}
+
+static uint64_t longest(const struct mseq *s)
+{
+	uint64_t n = 0, k;
+
+	for (uint32_t i = 0; i < RANKS; i++) {
+		k = s->in[i].text.len < s->in[i].pending ? s->in[i].text.len : s->in[i].pending;
+		n = k > n ? k : n;
+	}
+	return n;
+}
+
+static void op_fork(struct model *m, uint32_t engine)
+{
+	struct mseq *s = named_seq(m, engine), *f = free_seq(m), probe;
+	bool full = m->engine[engine]->num_seqs >= MAX_SEQS;
+	struct answer a;
+	uint64_t n;
+
+	if (!s || !f)
+		return;
+	n = chance(m, 30) ? longest(s) : pick(m, (uint32_t)longest(s) + 2);
+	begin_seq(m, &probe, engine, s->ns);
+	if (chance(m, 5))
+		probe.key = s->key;
+	a = seq_fork(&m->world.engines, m->engine[engine], s->key, probe.key, n);
+	SAY(m, "fork %d of %d at %llu: %d\n", number(m, f), number(m, s), (unsigned long long)n, a.res);
+	CHECK(m, a.res == (probe.key == s->key ? -EEXIST : n > longest(s) ? -ERANGE : full ? -ENOSPC : 0));
+	if (a.res)
+		return;
+	*f = probe;
+	f->used = s->used = true;
+	f->seq = seq_find(m->engine[engine], f->key);
+	CHECK(m, f->seq);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		f->in[i].text = s->in[i].text;
+		text_trim(&f->in[i].text, (uint32_t)(n < s->in[i].pending ? n : s->in[i].pending));
+	}
+}
+
+static void op_trim(struct model *m, uint32_t engine)
+{
+	struct mseq *s = named_seq(m, engine);
+	uint32_t session = pick(m, SESSIONS), n;
+	struct answer a;
+
+	if (!s)
+		return;
+	n = pick(m, (uint32_t)longest(s) + 2);
+	a = seq_trim(m->engine[engine], s->key, n, session_of(m, engine, session));
+	SAY(m, "trim %d to %u: %d\n", number(m, s), n, a.res);
+	CHECK(m, a.res == (n > longest(s) ? -ERANGE : 0));
+	if (a.res)
+		return;
+	s->used = true;
+	for (uint32_t i = 0; i < RANKS; i++) {
+		let_go(m, s->in[i].plan, session);
+		if (!s->in[i].plan)
+			text_trim(&s->in[i].text, n);
+		else if (n < s->in[i].pending)
+			s->in[i].pending = n;
+	}
+}
+
+static void op_close(struct model *m, uint32_t engine)
+{
+	struct mseq *s = named_seq(m, engine);
+	uint32_t session = pick(m, SESSIONS);
+
+	if (!s)
+		return;
+	SAY(m, "close %d by session %u\n", number(m, s), session);
+	CHECK(m, !seq_close(m->engine[engine], s->key, session_of(m, engine, session)).res);
+	CHECK(m, !seq_find(m->engine[engine], s->key));
+	close_seq(m, s, session);
+}
+
+/* ---- Plans ---- */
+
+/* Which of the engine's sequences went, as after engine_close_some. */
+static void close_missing(struct model *m, uint32_t engine)
+{
+	for (uint32_t i = 0; i < SEQS; i++) {
+		struct mseq *s = &m->seq[i];
+
+		if (s->there && s->named && s->engine == engine && !seq_find(m->engine[engine], s->key))
+			close_seq(m, s, UINT32_MAX);
+	}
+}
+
+struct batch {
+	struct row_request request[ROWS];
+	uint64_t tokens[ROWS][ROW_MAX];
+	uint64_t mask[ROWS][ROW_MAX * 2];
+	struct mseq *seq[ROWS]; /* NULL: an unknown key */
+	uint32_t num;
+};
+
+static void make_row(struct model *m, struct batch *b, uint32_t i, uint32_t engine, uint32_t rank)
+{
+	struct mseq *s = chance(m, 3) ? NULL : named_seq(m, engine);
+	uint32_t len = s ? s->in[rank].text.len : 0, n = chance(m, 30) ? 1 : 1 + pick(m, ROW_MAX), start = len;
+	struct row_request *q = &b->request[i];
+
+	if (len && chance(m, 18))
+		start = chance(m, 50) ? len - 1 - pick(m, len < 4 ? len : 4) : pick(m, len);
+	else if (chance(m, 3))
+		start = len + 1;
+	if (start + n > TEXT_MAX)
+		start = TEXT_MAX - n;
+	make_tokens(m, start, n, b->tokens[i]);
+	b->seq[i] = s;
+	*q = (struct row_request){.wire = {.key = s ? s->key : 0, .start = start, .num_tokens = n},
+				  .tokens = b->tokens[i]};
+	q->wire.publish_upto = chance(m, 60) ? UINT64_MAX : pick(m, start + n + 4);
+	if (chance(m, 3))
+		q->wire.flags = ATTND_WIRE_ROW_NONCAUSAL;
+	if (chance(m, 3))
+		q->mask = b->mask[i];
+}
+
+static struct mplan *free_plan(struct model *m)
+{
+	for (uint32_t i = 0; i < PLANS; i++)
+		if (!m->plan[i].plan)
+			return &m->plan[i];
+	return NULL;
+}
+
+static bool batch_busy(const struct batch *b, uint32_t rank)
+{
+	for (uint32_t i = 0; i < b->num; i++)
+		if (b->seq[i] && b->seq[i]->in[rank].plan && b->seq[i]->in[rank].plan->running)
+			return true;
+	return false;
+}
+
+/* How many of a row's tokens are taken over: exactly what is published, if its place in the tree is known. */
+static void check_taken(struct model *m, const struct mplan *p, const struct mrow *r, const struct plan_row *got,
+			const struct row_request *q)
+{
+	const struct held *h = held_of(r->seq, p->rank);
+	const struct text *t = &r->seq->in[p->rank].text;
+	uint32_t most = 0;
+
+	if (!r->tainted && h->stand_pos == r->start && t->clean == r->start)
+		most = oracle_match(&m->oracle, t, r->start, q->tokens, r->n);
+	CHECK(m, got->cached <= most);
+	CHECK(m, got->cached == most || !nothing_lost(m, p->engine));
+	m->counts->taken += got->cached;
+}
+
+/* New blocks hold garbage until a job has written them. */
+static void poison(struct model *m, const struct mplan *p, const struct plan_row *r)
+{
+	const struct cache *c = p->plan->cache;
+
+	for (uint32_t k = 0; k < r->num_ext; k++)
+		for (uint32_t s = 0; r->ext[k].own && s < c->block_size; s++)
+			*oracle_slot(&m->oracle, c, r->ext[k].id, s) = 0;
+}
+
+static void begin_row(struct model *m, struct mplan *p, uint32_t i, const struct batch *b)
+{
+	const struct plan_row *got = &p->plan->rows[i];
+	const struct row_request *q = &b->request[i];
+	struct mrow *r = &p->row[i];
+	uint64_t salt;
+
+	*r = (struct mrow){.seq = b->seq[i],
+			   .start = (uint32_t)q->wire.start,
+			   .n = q->wire.num_tokens,
+			   .cached = got->cached,
+			   .tainted = q->mask || q->wire.flags,
+			   .upto = q->wire.publish_upto};
+	check_taken(m, p, r, got, q);
+	m->counts->copies += got->copies;
+	r->after = r->seq->in[p->rank].text;
+	salt = r->tainted ? next_random(&m->random) | 1 : 0;
+	for (uint32_t k = 0; k < r->n; k++)
+		text_append(&r->after, q->tokens[k], salt);
+	r->seq->in[p->rank].plan = p;
+	r->seq->plans++;
+	poison(m, p, got);
+}
+
+/* A row may be refused only if there was no room for it. */
+static void check_refused(struct model *m, const struct mplan *p, const struct row_request *q)
+{
+	const struct cache *c = cache_of(m, p->engine, p->rank);
+	uint64_t have = c->free + c->evictable + (uint64_t)m->world.pool.num_free * c->blocks_per_slab;
+	uint64_t need = q->wire.num_tokens / c->block_size + 2 + TEXT_MAX / c->block_size;
+
+	CHECK(m, have < need + c->outstanding);
+	m->counts->refused++;
+}
+
+static void check_status(struct model *m, struct mplan *p, uint32_t i, const struct batch *b)
+{
+	int32_t status = p->plan->rows[i].status;
+	struct mseq *s = b->seq[i];
+	struct text *t = s ? &s->in[p->rank].text : NULL;
+
+	p->row[i].seq = NULL;
+	if (!s || s->in[p->rank].plan || b->request[i].wire.start > t->len) {
+		CHECK(m, status == (!s ? -ENOENT : s->in[p->rank].plan ? -EINVAL : -ERANGE));
+		return;
+	}
+	text_trim(t, (uint32_t)b->request[i].wire.start);
+	s->used = true;
+	CHECK(m, status == 0 || status == -ENOMEM);
+	if (status)
+		check_refused(m, p, &b->request[i]);
+	else
+		begin_row(m, p, i, b);
+}
+
+static void op_plan(struct model *m, uint32_t engine)
+{
+	struct mplan *p = free_plan(m);
+	struct batch b = {.num = 1 + pick(m, ROWS)};
+	uint32_t rank = pick(m, RANKS), session = pick(m, SESSIONS);
+	bool busy;
+	int r;
+
+	if (!p)
+		return;
+	for (uint32_t i = 0; i < b.num; i++)
+		make_row(m, &b, i, engine, rank);
+	busy = batch_busy(&b, rank);
+	*p = (struct mplan){.engine = engine, .rank = rank, .session = session, .num_rows = b.num};
+	for (uint32_t i = 0; i < b.num && !busy; i++)
+		if (b.seq[i] && b.seq[i]->in[rank].plan)
+			plan_over(m, b.seq[i]->in[rank].plan);
+	r = plan_make(session_of(m, engine, session), m->engine[engine], rank, (uint32_t)(p - m->plan), b.request,
+		      b.num, &m->lists[engine][session], &p->plan);
+	SAY(m, "plan %d engine %u rank %u rows %u: %d\n", (int)(p - m->plan), engine, rank, b.num, r);
+	CHECK(m, r == (busy ? -EBUSY : 0));
+	m->counts->busy += busy;
+	for (uint32_t i = 0; i < b.num && !busy; i++) {
+		check_status(m, p, i, &b);
+		SAY(m, "  row %d: start %u n %u cached %u status %d\n", b.seq[i] ? number(m, b.seq[i]) : -1,
+		    (uint32_t)b.request[i].wire.start, b.request[i].wire.num_tokens, p->plan->rows[i].cached,
+		    p->plan->rows[i].status);
+	}
+}
+
+/* ---- Jobs ---- */
+
+/* What the write phase of a job does, of every layer at once. */
+static void write_row(struct model *m, const struct mplan *p, const struct mrow *r, const struct plan_row *pr)
+{
+	const struct cache *c = p->plan->cache;
+	uint32_t B = c->block_size;
+
+	for (uint32_t s = 0; pr->copies && s < pr->copy_slots; s++)
+		*oracle_slot(&m->oracle, c, plan_entry(p->plan, pr, pr->copy_index)->id, s) =
+			*oracle_slot(&m->oracle, c, pr->source.id, s);
+	for (uint32_t pos = r->start + r->cached; pos < r->start + r->n; pos++) {
+		uint32_t id = plan_entry(p->plan, pr, pos / B)->id;
+
+		CHECK(m, pos % B >= cache_count(c, id));
+		*oracle_slot(&m->oracle, c, id, pos % B) = r->after.kv[pos];
+	}
+}
+
+static void run_job(struct model *m, struct mplan *p)
+{
+	for (uint32_t i = 0; i < p->num_rows; i++)
+		if (p->row[i].seq && !p->committed)
+			write_row(m, p, &p->row[i], &p->plan->rows[i]);
+	p->stored = true;
+	for (uint32_t i = 0; i < p->num_rows; i++) {
+		const struct mrow *r = &p->row[i];
+
+		for (uint32_t pos = 0; r->seq && pos < r->start + r->n; pos++)
+			oracle_read(&m->oracle, p->plan->cache,
+				    plan_entry(p->plan, &p->plan->rows[i], pos / p->plan->cache->block_size), pos,
+				    r->after.token[pos], r->after.kv[pos]);
+	}
+}
+
+/* Its next token stands behind a block of somebody else's, or an owner is about to publish it. */
+static bool blocked(const struct cache *c, const struct held *h)
+{
+	uint32_t slot = (uint32_t)h->stand_pos % c->block_size;
+	const struct table_entry *e = &h->table[h->stand_pos / c->block_size];
+	const struct block_aux *a = h->stand == ATTND_BLOCK_NONE ? NULL : cache_aux(c, h->stand);
+
+	if (cache_aux(c, e->id)->state == BLOCK_PUBLIC && e->id != h->stand)
+		return true;
+	return slot && a && a->owner && a->owner != h->serial && a->fill > slot && slot == cache_count(c, h->stand) &&
+	       cache_tokens(c, h->stand)[slot] == cache_tokens(c, e->id)[slot];
+}
+
+static void commit_row(struct model *m, const struct mplan *p, const struct mrow *r, uint64_t before)
+{
+	const struct held *h = held_of(r->seq, p->rank);
+	struct text *t = &r->seq->in[p->rank].text;
+	uint64_t want, lower = before;
+
+	*t = r->after;
+	lower = r->cached ? r->start + r->cached : lower;
+	want = r->upto < t->clean ? r->upto : t->clean;
+	want = want > lower ? want : lower;
+	CHECK(m, h->stand_pos >= lower && h->stand_pos <= want);
+	CHECK(m, h->stand_pos == want || blocked(p->plan->cache, h));
+	m->counts->blocked += h->stand_pos != want;
+	m->counts->published += h->stand_pos - lower;
+	for (uint32_t i = 0; i < lower; i++)
+		CHECK(m, oracle_has(&m->oracle, t->prefix[i]));
+	oracle_publish(&m->oracle, t, (uint32_t)lower, (uint32_t)h->stand_pos);
+}
+
+static void commit(struct model *m, struct mplan *p)
+{
+	uint64_t before[ROWS];
+
+	for (uint32_t i = 0; i < p->num_rows; i++)
+		before[i] = p->row[i].seq ? held_of(p->row[i].seq, p->rank)->stand_pos : 0;
+	plan_commit(p->plan);
+	p->committed = true;
+	for (uint32_t i = 0; i < p->num_rows; i++)
+		if (p->row[i].seq)
+			commit_row(m, p, &p->row[i], before[i]);
+}
+
+static struct mplan *any_plan(struct model *m)
+{
+	for (uint32_t i = 0, k = pick(m, PLANS); i < PLANS; i++)
+		if (m->plan[(i + k) % PLANS].plan)
+			return &m->plan[(i + k) % PLANS];
+	return NULL;
+}
+
+/* The daemon's submit_done. */
+static void finish_job(struct model *m, struct mplan *p, bool last)
+{
+	run_job(m, p);
+	p->running = p->plan->running = 0;
+	if (last && !p->committed)
+		commit(m, p);
+	CHECK(m, p->plan->orphan == p->orphan);
+	if (p->orphan) {
+		plan_end(p->plan);
+		plan_over(m, p);
+	}
+}
+
+static void op_job(struct model *m)
+{
+	struct mplan *p = any_plan(m);
+	bool last = chance(m, 60);
+
+	if (!p)
+		return;
+	if (!p->running && chance(m, 40)) {
+		p->running = p->plan->running = 1;
+		return;
+	}
+	SAY(m, "job of plan %d, last %d\n", (int)(p - m->plan), last);
+	finish_job(m, p, last);
+}
+
+static void op_end(struct model *m)
+{
+	struct mplan *p = any_plan(m);
+
+	if (!p || p->running)
+		return;
+	SAY(m, "end plan %d\n", (int)(p - m->plan));
+	plan_end(p->plan);
+	plan_over(m, p);
+}
+
+/* ---- Sessions and engines ---- */
+
+/* Its running job comes to an end without success, then its plans are ended. */
+static void end_session(struct model *m, uint32_t engine, uint32_t session)
+{
+	for (uint32_t i = 0; i < PLANS; i++) {
+		struct mplan *p = &m->plan[i];
+
+		if (!p->plan || p->engine != engine || p->session != session)
+			continue;
+		if (p->running)
+			finish_job(m, p, false);
+		if (p->plan) {
+			plan_end(p->plan);
+			plan_over(m, p);
+		}
+	}
+	CHECK(m, !m->lists[engine][session]);
+}
+
+static void make_engine(struct model *m, uint32_t engine)
+{
+	static const char *const tenants[3] = {NULL, "a", "ab"}, *const adapters[3] = {NULL, "bc", "c"};
+	struct engine *e = world_engine(&m->world);
+
+	m->engine[engine] = e;
+	world_cache(&m->world, e, "shared", m->shape->block_size[0]);
+	world_cache(&m->world, e, engine ? "other" : "rank", m->shape->block_size[1 + engine]);
+	for (uint32_t i = 0; i < e->num_caches; i++)
+		oracle_add(&m->oracle, e->caches[i].cache);
+	for (uint32_t i = 1; i < m->shape->namespaces; i++)
+		assert_int_equal(world_ns(&m->world, e, tenants[i], adapters[i]), i);
+}
+
+static void op_owner(struct model *m, uint32_t engine)
+{
+	uint32_t n = 1 + pick(m, 4);
+
+	SAY(m, "engine %u: close some\n", engine);
+	(void)engine_close_some(m->engine[engine], n);
+	close_missing(m, engine);
+}
+
+static void op_leave(struct model *m, uint32_t engine)
+{
+	SAY(m, "engine %u leaves\n", engine);
+	for (uint32_t i = 0; i < SESSIONS; i++)
+		end_session(m, engine, i);
+	for (uint32_t i = 0; i < SEQS; i++)
+		if (m->seq[i].there && m->seq[i].engine == engine)
+			drop_seq(m, &m->seq[i]);
+	engine_leave(&m->world.engines, m->engine[engine]);
+	make_engine(m, engine);
+}
+
+static void op_grant(struct model *m, uint32_t engine)
+{
+	uint32_t rank = pick(m, RANKS);
+	uint64_t tokens = pick(m, 2) * pick(m, (uint32_t)cache_capacity(cache_of(m, engine, rank)));
+	struct answer a;
+
+	if (!m->shape->grants)
+		return;
+	a = engine_grant(m->engine[engine], rank, tokens, pick(m, 4));
+	SAY(m, "grant engine %u rank %u of %llu: %d\n", engine, rank, (unsigned long long)tokens, a.res);
+	CHECK(m, a.res == 0 || a.res == -ENOMEM);
+}
+
+/* ---- A run ---- */
+
+static void one_op(struct model *m)
+{
+	uint32_t engine = pick(m, ENGINES), what = pick(m, 1000);
+
+	if (what < 150)
+		op_open(m, engine);
+	else if (what < 170)
+		op_reopen(m, engine);
+	else if (what < 240)
+		op_fork(m, engine);
+	else if (what < 265)
+		op_trim(m, engine);
+	else if (what < 350)
+		op_close(m, engine);
+	else if (what < 650)
+		op_plan(m, engine);
+	else if (what < 960)
+		op_job(m);
+	else if (what < 980)
+		op_end(m);
+	else if (what < 985)
+		end_session(m, engine, pick(m, SESSIONS));
+	else if (what < 988)
+		op_owner(m, engine);
+	else if (what < 990)
+		op_leave(m, engine);
+	else
+		op_grant(m, engine);
+}
+
+static void check_tables(struct model *m)
+{
+	for (uint32_t i = 0; i < SEQS; i++) {
+		const struct mseq *s = &m->seq[i];
+
+		for (uint32_t r = 0; s->there && r < RANKS; r++)
+			oracle_table(&m->oracle, cache_of(m, s->engine, r), held_of(s, r), &s->in[r].text);
+	}
+}
+
+static void check_all(struct model *m)
+{
+	struct plan *plans[PLANS];
+
+	for (uint32_t i = 0; i < PLANS; i++)
+		plans[i] = m->plan[i].plan;
+	check_tables(m);
+	oracle_full(&m->oracle, &m->world, plans, PLANS);
+}
+
+static void finish(struct model *m)
+{
+	for (uint32_t e = 0; e < ENGINES; e++)
+		for (uint32_t s = 0; s < SESSIONS; s++)
+			end_session(m, e, s);
+	for (uint32_t i = 0; i < SEQS; i++) {
+		struct mseq *s = &m->seq[i];
+
+		if (s->there) {
+			CHECK(m, !seq_close(m->engine[s->engine], s->key, NULL).res);
+			close_seq(m, s, UINT32_MAX);
+		}
+	}
+	check_all(m);
+	for (int i = 0; i < ORACLE_CACHES && m->oracle.cache[i]; i++) {
+		CHECK(m, referenced(m->oracle.cache[i]) == 0);
+		m->counts->evicted += m->oracle.cache[i]->evicted;
+	}
+	world_close(&m->world);
+	oracle_close(&m->oracle);
+}
+
+void model_run(const struct model_shape *shape, uint64_t seed, uint32_t steps, struct model_counts *counts)
+{
+	struct model *m = calloc(1, sizeof(*m));
+
+	assert_non_null(m);
+	m->shape = shape;
+	m->counts = counts;
+	m->random = seed | 1;
+	m->verbose = env_number("ATTND_TREE_VERBOSE", 0) != 0;
+	oracle_open(&m->oracle, shape->name, seed);
+	world_open(&m->world, shape->slabs, MAX_SEQS);
+	for (uint32_t e = 0; e < ENGINES; e++)
+		make_engine(m, e);
+	for (; m->oracle.step < steps; m->oracle.step++) {
+		SAY(m, "step %llu\n", (unsigned long long)m->oracle.step);
+		one_op(m);
+		oracle_cheap(&m->oracle, &m->world);
+		if (m->verbose || m->oracle.step % 16 == 15)
+			check_tables(m);
+		if (m->verbose || m->oracle.step % 100 == 99)
+			check_all(m);
+	}
+	finish(m);
+	free(m);
+}

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The flat model's memory and its checks (oracle.h). */
+#include "oracle.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+	uint64_t x = (a ^ (b * UINT64_C(0x9e3779b97f4a7c15))) + UINT64_C(0x632be59bd9b4e019);
+
+	x ^= x >> 30;
+	x *= UINT64_C(0xbf58476d1ce4e5b9);
+	x ^= x >> 27;
+	x *= UINT64_C(0x94d049bb133111eb);
+	x ^= x >> 31;
+	return x ? x : 1;
+}
+
+void oracle_open(struct oracle *o, const char *name, uint64_t seed)
+{
+	memset(o, 0, sizeof(*o));
+	o->name = name;
+	o->seed = seed;
+	o->set_size = 1 << 12;
+	o->set = calloc(o->set_size, sizeof(*o->set));
+	assert_non_null(o->set);
+}
+
+void oracle_close(struct oracle *o)
+{
+	for (int i = 0; i < ORACLE_CACHES; i++)
+		free(o->slot[i]);
+	free(o->set);
+}
+
+void oracle_add(struct oracle *o, const struct cache *c)
+{
+	int i;
+
+	for (i = 0; i < ORACLE_CACHES && o->cache[i]; i++)
+		if (o->cache[i] == c)
+			return;
+	assert_in_range(i, 0, ORACLE_CACHES - 1);
+	o->cache[i] = c;
+	o->slot[i] = calloc((size_t)c->pool->num_slabs * c->blocks_per_slab * c->block_size, sizeof(uint64_t));
+	assert_non_null(o->slot[i]);
+}
+
+void oracle_fail(const struct oracle *o, const char *format, ...)
+{
+	char text[256];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	printf("# %s: seed %#llx, step %llu: %s\n", o->name, (unsigned long long)o->seed, (unsigned long long)o->step,
+	       text);
+	fflush(stdout);
+	fail_msg("%s", text);
+	abort();
+}
+
+/* ---- Texts ---- */
+
+static uint32_t index_of(const struct oracle *o, const struct cache *c)
+{
+	uint32_t i = 0;
+
+	while (o->cache[i] != c)
+		i++;
+	return i;
+}
+
+uint64_t text_seed(const struct oracle *o, const struct cache *c, uint32_t ns)
+{
+	return mix(index_of(o, c) + 1, ns + 1);
+}
+
+void text_trim(struct text *t, uint32_t len)
+{
+	t->len = t->len < len ? t->len : len;
+	t->clean = t->clean < len ? t->clean : len;
+}
+
+void text_append(struct text *t, uint64_t token, uint64_t salt)
+{
+	uint32_t at = t->len++;
+
+	t->token[at] = token;
+	t->prefix[at] = mix(at ? t->prefix[at - 1] : t->seed, token);
+	t->kv[at] = mix(at ? t->kv[at - 1] : t->seed, token) ^ salt;
+	t->clean += t->clean == at && !salt;
+}
+
+/* ---- The set of published prefixes ---- */
+
+static uint64_t *place(const struct oracle *o, uint64_t prefix)
+{
+	uint64_t i = prefix & (o->set_size - 1);
+
+	while (o->set[i] && o->set[i] != prefix)
+		i = (i + 1) & (o->set_size - 1);
+	return &o->set[i];
+}
+
+static void grow_set(struct oracle *o)
+{
+	uint64_t *old = o->set, size = o->set_size;
+
+	o->set_size *= 4;
+	o->set = calloc(o->set_size, sizeof(*o->set));
+	assert_non_null(o->set);
+	for (uint64_t i = 0; i < size; i++)
+		if (old[i])
+			*place(o, old[i]) = old[i];
+	free(old);
+}
+
+void oracle_publish(struct oracle *o, const struct text *t, uint32_t from, uint32_t to)
+{
+	for (; from < to; from++) {
+		uint64_t *p = place(o, t->prefix[from]);
+
+		ORACLE_CHECK(o, from < t->clean);
+		if (*p)
+			continue;
+		*p = t->prefix[from];
+		if (++o->set_used * 2 > o->set_size)
+			grow_set(o);
+	}
+}
+
+bool oracle_has(const struct oracle *o, uint64_t prefix)
+{
+	return *place(o, prefix) != 0;
+}
+
+uint32_t oracle_match(const struct oracle *o, const struct text *t, uint32_t at, const uint64_t *tokens, uint32_t n)
+{
+	uint64_t prefix = at ? t->prefix[at - 1] : t->seed;
+	uint32_t i;
+
+	for (i = 0; i < n; i++) {
+		prefix = mix(prefix, tokens[i]);
+		if (!oracle_has(o, prefix))
+			break;
+	}
+	return i;
+}
+
+/* ---- Slots ---- */
+
+uint64_t *oracle_slot(const struct oracle *o, const struct cache *c, uint32_t id, uint32_t slot)
+{
+	return &o->slot[index_of(o, c)][(size_t)id * c->block_size + slot];
+}
+
+void oracle_read(const struct oracle *o, const struct cache *c, const struct table_entry *e, uint32_t pos,
+		 uint64_t token, uint64_t kv)
+{
+	uint32_t slot = pos % c->block_size;
+
+	if (cache_tokens(c, e->id)[slot] != token)
+		oracle_fail(o, "position %u: block %u has another token", pos, e->id);
+	if (*oracle_slot(o, c, e->id, slot) != kv)
+		oracle_fail(o, "position %u: block %u has the K/V of another prefix", pos, e->id);
+}
+
+void oracle_table(const struct oracle *o, const struct cache *c, const struct held *h, const struct text *t)
+{
+	ORACLE_CHECK(o, h->length == t->len);
+	ORACLE_CHECK(o, h->num == (t->len + c->block_size - 1) / c->block_size);
+	ORACLE_CHECK(o, h->stand_pos <= h->length && h->stand_pos <= t->clean);
+	ORACLE_CHECK(o, (h->stand == ATTND_BLOCK_NONE) == (h->stand_pos == 0));
+	for (uint32_t i = 0; i < h->num; i++) {
+		const struct block_aux *a = cache_aux(c, h->table[i].id);
+
+		ORACLE_CHECK(o, a->state >= BLOCK_PRIVATE && aux_hold(a));
+		ORACLE_CHECK(o, !h->table[i].own || a->refs);
+		ORACLE_CHECK(o, h->table[i].own || a->state == BLOCK_PUBLIC);
+		ORACLE_CHECK(o, h->table[i].offset == cache_offset(c, h->table[i].id));
+		ORACLE_CHECK(o, h->table[i].flags == cache_flags(c, h->table[i].id));
+	}
+	for (uint32_t p = 0; p < t->len; p++)
+		oracle_read(o, c, &h->table[p / c->block_size], p, t->token[p], t->kv[p]);
+}
+
+/* ---- Checks of everything ---- */
+
+void oracle_cheap(const struct oracle *o, const struct world *w)
+{
+	uint64_t slabs = w->pool.num_free;
+
+	for (int i = 0; i < ORACLE_CACHES && o->cache[i]; i++) {
+		const struct cache *c = o->cache[i];
+
+		ORACLE_CHECK(o, c->free + c->evictable <= c->total && c->total % c->blocks_per_slab == 0);
+		slabs += c->total / c->blocks_per_slab;
+	}
+	ORACLE_CHECK(o, slabs == w->pool.num_slabs);
+}
+
+static void count_held(uint32_t *refs, const struct held *h)
+{
+	for (uint32_t i = 0; i < h->num; i++)
+		refs[h->table[i].id] += h->table[i].own;
+	if (h->stand != ATTND_BLOCK_NONE)
+		refs[h->stand]++;
+}
+
+static uint64_t count_plan(uint32_t *refs, const struct plan *p, const struct engine *e)
+{
+	uint64_t growth = 0;
+
+	for (uint32_t i = 0; i < p->num_rows && !p->committed; i++) {
+		const struct plan_row *r = &p->rows[i];
+
+		if (!r->seq)
+			continue;
+		for (uint32_t k = 0; k < r->num_ext; k++)
+			refs[r->ext[k].id] += r->ext[k].own;
+		if (r->stand != ATTND_BLOCK_NONE)
+			refs[r->stand]++;
+		growth += p->engine == e ? r->from + r->num_ext - r->seq->in[p->cache_index].held.num : 0;
+	}
+	return growth;
+}
+
+/* References and accounts of one cache, from all that could hold something. */
+static void check_refs(const struct oracle *o, const struct world *w, const struct cache *c,
+		       struct plan *const *plans, uint32_t num_plans)
+{
+	uint32_t blocks = c->num_ext * c->blocks_per_slab, *refs = calloc(blocks + 1, sizeof(*refs));
+	uint64_t outstanding = 0, granted = 0;
+
+	assert_non_null(refs);
+	for (const struct engine *e = w->engines.first; e; e = e->next) {
+		for (uint32_t i = 0; i < e->num_caches; i++) {
+			uint64_t used = 0;
+
+			if (e->caches[i].cache != c)
+				continue;
+			for (const struct seq *s = e->seqs; s; s = s->next) {
+				count_held(refs, &s->in[i].held);
+				used += s->in[i].held.num;
+			}
+			for (uint32_t k = 0; k < num_plans; k++)
+				if (plans[k] && plans[k]->engine == e && plans[k]->cache == c)
+					used += count_plan(refs, plans[k], e);
+			ORACLE_CHECK(o, used == e->caches[i].used);
+			outstanding += engine_room(e, i);
+			granted += e->caches[i].grant;
+		}
+	}
+	ORACLE_CHECK(o, outstanding == c->outstanding && granted == c->granted);
+	for (uint32_t id = 0; id < blocks; id++)
+		if (refs[id] != cache_aux(c, id)->refs)
+			oracle_fail(o, "block %u has %u references, %u hold it", id, cache_aux(c, id)->refs,
+				    refs[id]);
+	free(refs);
+}
+
+/* The text that a published block ends. */
+static void path_text(const struct oracle *o, const struct cache *c, uint32_t id, struct text *t)
+{
+	uint32_t path[TEXT_MAX], n = 0, count = cache_count(c, id);
+
+	for (uint32_t at = id; at != ATTND_BLOCK_NONE;) {
+		ORACLE_CHECK(o, cache_aux(c, at)->state == BLOCK_PUBLIC && n < TEXT_MAX);
+		path[n++] = at;
+		while (cache_block(c, at)->first) {
+			uint32_t up = cache_block(c, at)->parent;
+
+			ORACLE_CHECK(o, cache_count(c, up) >= cache_block(c, at)->first);
+			ORACLE_CHECK(o, !memcmp(cache_tokens(c, up), cache_tokens(c, at),
+						cache_block(c, at)->first * sizeof(uint64_t)));
+			at = up;
+		}
+		at = cache_block(c, at)->parent;
+		ORACLE_CHECK(o, at == ATTND_BLOCK_NONE || cache_count(c, at) == c->block_size);
+	}
+	ORACLE_CHECK(o, cache_block(c, id)->position == (n - 1) * c->block_size);
+	while (n--)
+		for (uint32_t s = 0; s < (n ? c->block_size : count); s++)
+			text_append(t, cache_tokens(c, path[n])[s], 0);
+}
+
+/* Nothing is visible that no plan published, and what is visible has its K/V. */
+static void check_visible(const struct oracle *o, const struct cache *c, uint64_t *seeds, uint32_t num_seeds)
+{
+	for (uint32_t id = 0; id < c->num_ext * c->blocks_per_slab; id++) {
+		struct text t = {.seed = 0};
+		uint32_t from;
+
+		if (cache_aux(c, id)->state != BLOCK_PUBLIC)
+			continue;
+		ORACLE_CHECK(o, cache_block(c, id)->ns < num_seeds);
+		t.seed = seeds[cache_block(c, id)->ns];
+		path_text(o, c, id, &t);
+		from = cache_block(c, id)->position;
+		for (uint32_t p = from; p < t.len; p++) {
+			if (p >= from + cache_block(c, id)->first && !oracle_has(o, t.prefix[p]))
+				oracle_fail(o, "block %u shows position %u, which nobody published", id, p);
+			if (*oracle_slot(o, c, id, p - from) != t.prefix[p])
+				oracle_fail(o, "block %u shows wrong K/V at position %u", id, p);
+		}
+	}
+}
+
+/* By namespace id: engines give the same handle to the same name. */
+static uint32_t find_seeds(const struct oracle *o, const struct world *w, const struct cache *c, uint64_t *seeds,
+			   uint32_t max)
+{
+	memset(seeds, 0, max * sizeof(*seeds));
+	for (const struct engine *e = w->engines.first; e; e = e->next)
+		for (uint32_t i = 0; i < e->num_ns; i++)
+			if (e->ns[i] < max)
+				seeds[e->ns[i]] = text_seed(o, c, i);
+	return max;
+}
+
+void oracle_full(const struct oracle *o, const struct world *w, struct plan *const *plans, uint32_t num_plans)
+{
+	uint64_t seeds[16];
+
+	for (int i = 0; i < ORACLE_CACHES && o->cache[i]; i++) {
+		const struct cache *c = o->cache[i];
+		const char *bad = cache_check(c);
+		uint32_t n = find_seeds(o, w, c, seeds, 16);
+
+		if (bad)
+			oracle_fail(o, "cache_check: %s", bad);
+		check_refs(o, w, c, plans, num_plans);
+		check_visible(o, c, seeds, n);
+	}
+}

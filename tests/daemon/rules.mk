@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# The leader's parts without a leader: tree, plans and engines against a flat model.
+daemon_world := $(O)/tests/daemon/world.o
+$(eval $(call cmocka_test,tests/daemon/test_tree,$(daemon_world) $(O)/tests/daemon/model.o $(O)/tests/daemon/oracle.o))
+TEST_PROGRAMS += $(O)/tests/daemon/test_tree
+CHECK_LONG_TESTS += tests/daemon/test_tree_long.sh

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The leader's structures without a leader (world.h). */
+#include "world.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../daemon/config.h"
+#include "../../daemon/log.h"
+
+void world_open(struct world *w, uint32_t slabs, uint32_t max_seqs)
+{
+	const struct config cfg = {.pool_size = (uint64_t)slabs << 21,
+				   .slab_size = 2 << 20,
+				   .meta_size = 8 << 20,
+				   .hugepages = CONFIG_HUGE_OFF,
+				   .pool_path = (char[]){""}};
+
+	log_set_level(LOG_LEVEL_ERR);
+	memset(w, 0, sizeof(*w));
+	topology_init(&w->topology, false);
+	assert_int_equal(pool_init(&w->pool, &cfg, &w->topology), 0);
+	assert_int_equal(w->pool.num_slabs, slabs);
+	assert_int_equal(ns_init(&w->ns), 0);
+	realm_table_init(&w->realms, 1);
+	assert_int_equal(realm_get(&w->realms, "uid:1", &w->realm), 0);
+	w->engines.ns = &w->ns;
+	w->engines.max_seqs = max_seqs;
+}
+
+void world_close(struct world *w)
+{
+	while (w->engines.first)
+		engine_leave(&w->engines, w->engines.first);
+	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++) {
+		struct cache *c = w->pool.caches[i];
+
+		if (!c)
+			continue;
+		assert_int_equal(referenced(c), 0);
+		assert_int_equal(c->outstanding, 0);
+		assert_int_equal(c->granted, 0);
+		assert_int_equal(c->engines, 0);
+		assert_null(cache_check(c));
+		cache_destroy(c);
+	}
+	assert_int_equal(w->pool.num_free, w->pool.num_slabs);
+	for (uint32_t i = 1; i < w->ns.num; i++)
+		assert_int_equal(w->ns.entries[i].refs, 0);
+	pool_destroy(&w->pool);
+	ns_destroy(&w->ns);
+	realm_table_destroy(&w->realms);
+}
+
+struct engine *world_engine(struct world *w)
+{
+	const struct engine_maker by = {.realm = w->realm, .uid = 1, .session = 1};
+	struct engine *e = NULL;
+
+	assert_int_equal(engine_create(&w->engines, NULL, &by, &e), 0);
+	return e;
+}
+
+uint32_t world_cache(struct world *w, struct engine *e, const char *name, uint32_t block_size)
+{
+	struct attnd_wire_cache id = {.num_layers = 4,
+				      .num_heads = 2,
+				      .num_kv_heads = 1,
+				      .head_dim = 64,
+				      .head_dim_v = 64,
+				      .block_size = block_size,
+				      .kv_dtype = ATTND_WIRE_F32};
+	struct answer a;
+
+	strncpy(id.name, name, sizeof(id.name) - 1);
+	a = engine_cache_open(e, &w->pool, &w->ns, &id, true, 0);
+	assert_int_equal(a.res, 0);
+	return a.value & UINT16_MAX;
+}
+
+static size_t put_field(char *to, uint16_t tag, const char *text)
+{
+	const struct attnd_wire_ns_field f = {.tag = tag, .bytes = (uint16_t)strlen(text)};
+
+	memcpy(to, &f, sizeof(f));
+	memcpy(to + sizeof(f), text, f.bytes);
+	return sizeof(f) + ((f.bytes + 3u) & ~3u);
+}
+
+uint32_t world_ns(struct world *w, struct engine *e, const char *tenant, const char *adapter)
+{
+	char fields[256] = {0};
+	size_t n = 0;
+	struct answer a;
+
+	if (tenant)
+		n += put_field(fields, ATTND_NS_TENANT, tenant);
+	if (adapter)
+		n += put_field(fields + n, ATTND_NS_ADAPTER, adapter);
+	a = engine_namespace(e, &w->ns, fields, n);
+	assert_int_equal(a.res, 0);
+	return (uint32_t)a.value;
+}
+
+uint64_t next_random(uint64_t *state)
+{
+	uint64_t x = *state;
+
+	x ^= x >> 12;
+	x ^= x << 25;
+	x ^= x >> 27;
+	*state = x;
+	return x * UINT64_C(0x2545f4914f6cdd1d);
+}
+
+uint64_t env_number(const char *name, uint64_t otherwise)
+{
+	const char *text = getenv(name);
+
+	return text && *text ? strtoull(text, NULL, 0) : otherwise;
+}
+
+bool sanitized(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+	return true;
+#elif defined(__has_feature)
+	return __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+#else
+	return false;
+#endif
+}

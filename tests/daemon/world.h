@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The leader's structures without a leader: a small pool, namespaces, a realm, engines.
+ *
+ * In:   sizes. Out: what engine_*, seq_* and plan_* work on. Next: the tests of this directory.
+ */
+#ifndef ATTND_TESTS_DAEMON_WORLD_H
+#define ATTND_TESTS_DAEMON_WORLD_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "../../daemon/engine.h"
+#include "../../daemon/ns.h"
+#include "../../daemon/plan.h"
+
+struct world {
+	struct topology topology;
+	struct pool pool;
+	struct ns_table ns;
+	struct realm_table realms;
+	struct realm *realm;
+	struct engine_table engines;
+};
+
+/** A pool of `slabs` slabs of 2 MiB. Asserts success. */
+void world_open(struct world *w, uint32_t slabs, uint32_t max_seqs);
+
+/** Every engine leaves; every cache must then be without references. */
+void world_close(struct world *w);
+
+struct engine *world_engine(struct world *w);
+
+/** A geometry whose block takes 2 KiB a token: 1024 / block_size blocks a slab. Asserts success: its handle. */
+uint32_t world_cache(struct world *w, struct engine *e, const char *name, uint32_t block_size);
+
+/** The namespace of this tenant and adapter; NULL: without the field. Asserts success: its handle. */
+uint32_t world_ns(struct world *w, struct engine *e, const char *tenant, const char *adapter);
+
+/** Blocks that somebody holds. */
+static inline uint64_t referenced(const struct cache *c)
+{
+	return c->total - c->free - c->evictable;
+}
+
+/** xorshift64*: the same numbers in every run. */
+uint64_t next_random(uint64_t *state);
+
+/** A number from the environment, or what stands for it. */
+uint64_t env_number(const char *name, uint64_t otherwise);
+
+/** True in a build with a sanitizer: everything takes many times longer. */
+bool sanitized(void);
+
+#endif
