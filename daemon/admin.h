@@ -2,7 +2,7 @@
 /*
  * The administrators' socket: one request, one JSON object, the end.
  *
- * In:   a line "status", "sessions" or "caches", or {"command": "status"}. Out: control's part
+ * In:   a line "status", "sessions", "caches" or "plan", or {"command": "status"}. Out: control's part
  *       (status.c) merged with the leader's. Next: leader.c by mail; client/attnctl.c prints.
  *
  * What the leader answers is an object, merged into the top; for "sessions" it is {"sessions":

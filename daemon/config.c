@@ -558,6 +558,9 @@ static int check(struct loader *l)
 	if (check_path(l, CONFIG_KEY_socket, cfg->socket) ||
 	    check_path(l, CONFIG_KEY_admin_socket, cfg->admin_socket))
 		return l->status;
+	if (*cfg->pool_path && cfg->pool_path[0] != '/')
+		return fail(l, "%s: \"%s\" is not an absolute path", origin(l, CONFIG_KEY_pool_path, at),
+			    cfg->pool_path);
 	if (strcmp(cfg->socket, cfg->admin_socket) == 0)
 		return conflict(l, CONFIG_KEY_admin_socket, "is the same path as", CONFIG_KEY_socket);
 	if (cfg->slab_size % (2 * MIB))
