@@ -82,7 +82,7 @@ static void fill_side(struct side *s, const struct place *p)
 
 		remote_open(r, &s->daemon, &shape, &ro);
 		for (uint32_t row = 0; row < c->sets * c->rows; row++)
-			s->keys[i][row] = remote_sequence(r);
+			s->keys[i][row] = remote_sequence(r, r->tokens, 1, NULL);
 		remote_fill(r, s->keys[i], c->sets * c->rows, r->tokens, 0, c->context - 1, 0);
 	}
 }
@@ -135,8 +135,8 @@ static void compare(struct rows *rows, struct side *side, int which, const struc
 		}
 		set = (set + 1) % c->sets;
 		sample_add(&ratio, t[1] / t[0]);
-		sample_add(&here, t[0] / LLAMA_LAYERS * 1e6);
-		sample_add(&there, t[1] / LLAMA_LAYERS * 1e6);
+		sample_add(&here, t[0] * 1e6 / (int)LLAMA_LAYERS);
+		sample_add(&there, t[1] * 1e6 / (int)LLAMA_LAYERS);
 	}
 	snprintf(name, sizeof(name), "P10.%s.%s", c->name, p->name);
 	snprintf(text, sizeof(text), "step of 32 layers, %s / in-process, %u threads execute", p->says,

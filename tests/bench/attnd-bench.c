@@ -148,6 +148,7 @@ static const struct goal {
 	const char *says;
 } goals[] = {
 	{"P10", goal_step, "decode steps through the daemon / the same kernels in-process"},
+	{"P4", goal_shared, "16 sequences under one prompt / the machine's roof"},
 };
 
 static bool wanted(const char *goal)

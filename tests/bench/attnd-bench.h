@@ -73,6 +73,12 @@ static inline bool more(double end, const struct samples *s)
 	return s->n < SAMPLES_MAX && (s->n < 3 || now_seconds() < end);
 }
 
+/** Bytes a second of a plain read of `bytes` at `memory`, the next ones each time. */
+double stream_rate(const char *memory, size_t bytes, int threads);
+/** Multiply-add FLOP/s of the instructions that bf16 kernels use here, and their name. */
+double peak_rate(int threads);
+const char *peak_name(void);
+
 void goal_step(void);
 void goal_shared(void);
 void goal_latency(void);

@@ -128,12 +128,15 @@ void remote_close(struct remote *r)
 
 /* ---- Sequences ---- */
 
-uint64_t remote_sequence(struct remote *r)
+uint64_t remote_sequence(struct remote *r, const uint64_t *tokens, uint64_t num_tokens, uint64_t *ret_cached)
 {
 	struct attnd_open_info info;
 	uint64_t key = r->next_key++;
 
-	check(r, attnd_seq_open(r->a, key, 0, r->tokens, 1, 0, &info), "opening a sequence");
+	check(r, attnd_seq_open(r->a, key, 0, tokens, num_tokens, ret_cached ? UINT64_MAX : 0, &info),
+	      "opening a sequence");
+	if (ret_cached)
+		*ret_cached = info.cached;
 	return key;
 }
 

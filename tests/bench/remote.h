@@ -57,8 +57,8 @@ struct remote_options {
 void remote_open(struct remote *r, const struct daemon *d, const struct shape *s, const struct remote_options *o);
 void remote_close(struct remote *r);
 
-/** A new sequence with nothing in it. */
-uint64_t remote_sequence(struct remote *r);
+/** A new sequence on a prompt (num_tokens >= 1); ret_cached: how much of it the daemon has; NULL: want none. */
+uint64_t remote_sequence(struct remote *r, const uint64_t *tokens, uint64_t num_tokens, uint64_t *ret_cached);
 
 /**
  * Store K and V for tokens [from, to) into every layer of up to REMOTE_ROWS sequences; visible to
