@@ -29,7 +29,7 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static double quantile(const struct samples *s, double q)
+double sample_quantile(const struct samples *s, double q)
 {
 	static double sorted[SAMPLES_MAX];
 
@@ -42,7 +42,7 @@ static double quantile(const struct samples *s, double q)
 
 double sample_median(const struct samples *s)
 {
-	return quantile(s, 0.5);
+	return sample_quantile(s, 0.5);
 }
 
 static void put(json_t **object, const char *name, json_t *value)
@@ -55,9 +55,9 @@ static void put(json_t **object, const char *name, json_t *value)
 void report_ratio(const char *name, const struct samples *s, double goal, bool higher, const char *what)
 {
 	put(&ratios, name,
-	    json_pack("{s:f,s:f,s:f,s:f,s:s,s:i,s:s}", "median", quantile(s, 0.5), "p10", quantile(s, 0.1), "p90",
-		      quantile(s, 0.9), "goal", goal, "better", higher ? "higher" : "lower", "n", s->n, "what",
-		      what));
+	    json_pack("{s:f,s:f,s:f,s:f,s:s,s:i,s:s}", "median", sample_quantile(s, 0.5), "p10",
+		      sample_quantile(s, 0.1), "p90", sample_quantile(s, 0.9), "goal", goal, "better",
+		      higher ? "higher" : "lower", "n", s->n, "what", what));
 }
 
 void report_skipped(const char *name, const char *why)

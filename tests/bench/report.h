@@ -20,6 +20,7 @@ struct samples {
 
 void sample_add(struct samples *s, double x);
 double sample_median(const struct samples *s);
+double sample_quantile(const struct samples *s, double q);
 
 /** A goal; the samples are ratios taken in turn. `higher`: more is better. */
 void report_ratio(const char *name, const struct samples *s, double goal, bool higher, const char *what);
