@@ -48,7 +48,7 @@ enum config_event_loop { CONFIG_LOOP_AUTO, CONFIG_LOOP_URING, CONFIG_LOOP_EPOLL 
 	X(pool, "numa", BOOL, numa, "true", 0, 1, START, "bind the pool to NUMA nodes")                             \
 	X(engine, "threads", U32, threads, "0", 0, 1024, START,                                                     \
 	  "threads that execute, the leader included; 0: one for each CPU allowed")                                 \
-	X(engine, "pin", BOOL, pin, "true", 0, 1, START, "keep each thread that executes on a CPU of its own")       \
+	X(engine, "pin", BOOL, pin, "true", 0, 1, START, "keep each thread that executes on a CPU of its own")      \
 	X(engine, "spin-us", U32, spin_us, "20", 0, 1000000, START, "microseconds that idle threads spin")          \
 	X(engine, "cpu-mask", CPUMASK, cpu_mask, "", 0, 0, START,                                                   \
 	  "CPU features not to use, separated by commas; none: portable C only")                                    \
