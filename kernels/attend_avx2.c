@@ -84,10 +84,10 @@ INLINE __m256 tanh_8(__m256 x)
 				_mm256_cmp_ps(a, _mm256_set1_ps(0.5625f), _CMP_LT_OQ));
 }
 
-/* ---- Operands: a stored row of 16 lanes as one row of floats, or two (pairs: even, then odd) ---- */
+/* ---- Operands: a stored row of 16 lanes as one row of floats, two (bf16 pairs) or four (bytes) ---- */
 
-#define ROW_BYTES(type) ((type) == ATTND_K_F32 || (type) == ATTND_K_BF16 ? 64u : 32u)
-#define ROW_ILV(type)	((type) == ATTND_K_F32 || (type) == ATTND_K_F16 ? 1u : 2u)
+#define ROW_BYTES(type) ((type) == ATTND_K_F16 ? 32u : 64u)
+#define ROW_ILV(type)	((type) <= ATTND_K_F16 ? 1u : (type) == ATTND_K_BF16 ? 2u : 4u)
 
 INLINE __m256 even_bf16(const char *p)
 {
@@ -101,46 +101,43 @@ INLINE __m256 odd_bf16(const char *p)
 	return _mm256_castsi256_ps(_mm256_and_si256(_mm256_load_si256((const void *)p), upper));
 }
 
-/* 8 byte pairs. */
-INLINE __m256i load_pairs(const char *p)
+/* The byte in each lane's lowest 8 bits, normal: magnitude << shift plus an exponent; below `least`: times unit. */
+INLINE __m256 from_fp8(__m256i x, int shift, uint32_t bias, uint32_t least, float unit, uint32_t special)
 {
-	return _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p));
+	__m256i mag = _mm256_and_si256(x, _mm256_set1_epi32(0x7f));
+	__m256i sign = _mm256_slli_epi32(_mm256_and_si256(x, _mm256_set1_epi32(0x80)), 24);
+	__m256i normal = _mm256_add_epi32(_mm256_slli_epi32(mag, shift), _mm256_set1_epi32((int)(bias << 23)));
+	__m256 small = _mm256_mul_ps(_mm256_cvtepi32_ps(mag), _mm256_set1_ps(unit));
+	__m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)least), mag);
+	__m256i is_special = _mm256_cmpgt_epi32(mag, _mm256_set1_epi32((int)special - 1));
+
+	normal = _mm256_or_si256(normal, _mm256_and_si256(is_special, _mm256_set1_epi32(0x7f800000)));
+	normal = _mm256_blendv_epi8(normal, _mm256_castps_si256(small), is_small);
+	return _mm256_castsi256_ps(_mm256_or_si256(normal, sign));
 }
 
-/* 8 halves whose upper byte is e4m3: 2^-8 of the value, but for NaN. */
-INLINE __m256 from_e4m3(__m128i upper)
+/* Element e of 8 lanes. e5m2 from 0x7c on is infinite or NaN, e4m3's 0x7f is NaN. */
+INLINE __m256 half_row(enum attnd_kdtype type, const char *p, int e)
 {
-	const __m128i most = _mm_set1_epi16(0x3f80);
-	__m128i sign = _mm_and_si128(upper, _mm_set1_epi16((short)0x8000));
-	__m128i mag = _mm_and_si128(_mm_srli_epi16(upper, 1), most);
+	__m256i fours;
 
-	mag = _mm_blendv_epi8(mag, _mm_set1_epi16(0x7e00), _mm_cmpeq_epi16(mag, most));
-	return _mm256_mul_ps(_mm256_cvtph_ps(_mm_or_si128(sign, mag)), _mm256_set1_ps(256.0f));
-}
-
-INLINE __m256 half_row(enum attnd_kdtype type, const char *p, bool odd)
-{
-	__m128i words, upper;
-
-	switch (type) {
-	case ATTND_K_F32:
+	if (type == ATTND_K_F32)
 		return _mm256_load_ps((const void *)p);
-	case ATTND_K_F16:
+	if (type == ATTND_K_F16)
 		return _mm256_cvtph_ps(_mm_load_si128((const void *)p));
-	case ATTND_K_BF16:
-		return odd ? odd_bf16(p) : even_bf16(p);
-	case ATTND_K_INT8:
-		return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(load_pairs(p), odd ? 16 : 24), 24));
-	default:
-		words = _mm_loadu_si128((const void *)p);
-		upper = odd ? _mm_and_si128(words, _mm_set1_epi16((short)0xff00)) : _mm_slli_epi16(words, 8);
-		return type == ATTND_K_FP8_E4M3 ? from_e4m3(upper) : _mm256_cvtph_ps(upper);
-	}
+	if (type == ATTND_K_BF16)
+		return e ? odd_bf16(p) : even_bf16(p);
+	fours = _mm256_load_si256((const void *)p);
+	if (type == ATTND_K_INT8)
+		return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(fours, 24 - 8 * e), 24));
+	fours = _mm256_srli_epi32(fours, 8 * e);
+	return type == ATTND_K_FP8_E4M3 ? from_fp8(fours, 20, 120, 8, 0x1p-9f, 0x7f)
+					: from_fp8(fours, 21, 112, 4, 0x1p-16f, 0x7c);
 }
 
-INLINE struct v16 load_row(enum attnd_kdtype type, const char *p, bool odd)
+INLINE struct v16 load_row(enum attnd_kdtype type, const char *p, int e)
 {
-	return (struct v16){half_row(type, p, odd), half_row(type, p + ROW_BYTES(type) / 2, odd)};
+	return (struct v16){half_row(type, p, e), half_row(type, p + ROW_BYTES(type) / 2, e)};
 }
 
 /* n stored rows to rows of floats; prefetches as many stored ones at `next`. */
@@ -148,7 +145,7 @@ INLINE void widen(enum attnd_kdtype type, const char *src, const char *next, uin
 {
 	for (uint32_t u = 0; u < n; u++) {
 		_mm_prefetch(next + u * ROW_BYTES(type), _MM_HINT_T1);
-		for (uint32_t e = 0; e < ROW_ILV(type); e++, dst += ATTND_X86_LANES)
+		for (int e = 0; e < (int)ROW_ILV(type); e++, dst += ATTND_X86_LANES)
 			store16(dst, load_row(type, src + u * ROW_BYTES(type), e));
 	}
 }
@@ -156,7 +153,7 @@ INLINE void widen(enum attnd_kdtype type, const char *src, const char *next, uin
 /* sum[i] += x row i times the stored row at p, element after element. */
 INLINE void multiply(enum attnd_kdtype type, int m, struct v16 sum[], const float *x, size_t x_stride, const char *p)
 {
-	for (uint32_t e = 0; e < ROW_ILV(type); e++) {
+	for (int e = 0; e < (int)ROW_ILV(type); e++) {
 		struct v16 a = load_row(type, p, e);
 
 		UNROLL
@@ -515,7 +512,7 @@ static void pack_f32(const struct attnd_x86_tile *t)
 		char *to = t->q + r * t->q_stride;
 
 		memcpy(to, t->query[r], dims * sizeof(float));
-		memset(to + dims * sizeof(float), 0, sizeof(float));
+		memset(to + dims * sizeof(float), 0, (dims + 3) / 4 * 4 * sizeof(float) - dims * sizeof(float));
 	}
 }
 

@@ -28,7 +28,7 @@ ATTND_INLINE void pack_q(enum attnd_kdtype type, const struct attnd_x86_tile *t)
 	uint32_t dims = t->args->fmt->spec.head_dim;
 
 	for (uint32_t r = 0; r < t->rows; r++)
-		for (uint32_t d = 0; d < dims + dims % 2; d += 16)
+		for (uint32_t d = 0; d < dims; d += 16)
 			_mm512_store_ps(t->q + r * t->q_stride + d * sizeof(float),
 					load_q(type, t->query[r], d, dims));
 }
@@ -48,57 +48,59 @@ static void pack_bf16(const struct attnd_x86_tile *t)
 	pack_q(ATTND_K_BF16, t);
 }
 
-/* ---- Widening: n rows of 16 byte pairs become 2 n rows of 16 floats ---- */
+/* ---- Widening: n rows of 16 fours of bytes become 4 n rows of 16 floats ---- */
 
-ATTND_INLINE __m256i load_pairs(const char *src, const char *next)
+/* The byte in each lane's lowest 8 bits, normal: magnitude << shift plus an exponent; below `least`: times unit. */
+ATTND_INLINE __m512 from_fp8(__m512i x, int shift, uint32_t bias, uint32_t least, float unit, uint32_t special)
 {
-	_mm_prefetch(next, _MM_HINT_T1);
-	return _mm256_loadu_si256((const void *)src);
+	__m512i mag = _mm512_and_si512(x, _mm512_set1_epi32(0x7f));
+	__m512i sign = _mm512_slli_epi32(_mm512_and_si512(x, _mm512_set1_epi32(0x80)), 24);
+	__m512i normal =
+		_mm512_add_epi32(_mm512_slli_epi32(mag, (unsigned)shift), _mm512_set1_epi32((int)(bias << 23)));
+	__m512 small = _mm512_mul_ps(_mm512_cvtepi32_ps(mag), _mm512_set1_ps(unit));
+	__mmask16 is_small = _mm512_cmplt_epi32_mask(mag, _mm512_set1_epi32((int)least));
+	__mmask16 is_special = _mm512_cmpge_epi32_mask(mag, _mm512_set1_epi32((int)special));
+
+	normal = _mm512_mask_or_epi32(normal, is_special, normal, _mm512_set1_epi32(0x7f800000));
+	normal = _mm512_mask_mov_epi32(normal, is_small, _mm512_castps_si512(small));
+	return _mm512_castsi512_ps(_mm512_or_si512(normal, sign));
+}
+
+/* Byte e of each lane. e5m2 from 0x7c on is infinite or NaN, e4m3's 0x7f is NaN. */
+ATTND_INLINE __m512 from_byte(enum attnd_kdtype type, __m512i fours, unsigned e)
+{
+	if (type == ATTND_K_INT8)
+		return _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(fours, 24 - 8 * e), 24));
+	if (type == ATTND_K_FP8_E4M3)
+		return from_fp8(_mm512_srli_epi32(fours, 8 * e), 20, 120, 8, 0x1p-9f, 0x7f);
+	return from_fp8(_mm512_srli_epi32(fours, 8 * e), 21, 112, 4, 0x1p-16f, 0x7c);
+}
+
+ATTND_INLINE void widen(enum attnd_kdtype type, const char *src, const char *next, uint32_t n, char *dst)
+{
+	for (uint32_t u = 0; u < n; u++) {
+		__m512i x = _mm512_load_si512(src + u * 64);
+
+		_mm_prefetch(next + u * 64, _MM_HINT_T1);
+		ATTND_UNROLL
+		for (unsigned e = 0; e < 4; e++, dst += 64)
+			_mm512_store_ps(dst, from_byte(type, x, e));
+	}
 }
 
 ATTND_INLINE void widen_int8(const char *src, const char *next, uint32_t n, char *dst)
 {
-	for (uint32_t i = 0; i < n; i++) {
-		__m512i x = _mm512_cvtepu16_epi32(load_pairs(src + i * 32, next + i * 32));
-		__m512i a = _mm512_srai_epi32(_mm512_slli_epi32(x, 24), 24);
-		__m512i b = _mm512_srai_epi32(_mm512_slli_epi32(x, 16), 24);
-
-		_mm512_store_ps(dst + i * 128, _mm512_cvtepi32_ps(a));
-		_mm512_store_ps(dst + i * 128 + 64, _mm512_cvtepi32_ps(b));
-	}
-}
-
-/* The byte in each upper half: e4m3 as a half is 2^-8 of its value, but for NaN. */
-ATTND_INLINE __m512 from_e4m3(__m256i upper)
-{
-	__m256i sign = _mm256_and_si256(upper, _mm256_set1_epi16((short)0x8000));
-	__m256i mag = _mm256_and_si256(_mm256_srli_epi16(upper, 1), _mm256_set1_epi16(0x3f80));
-	__mmask16 nan = _mm256_cmpeq_epi16_mask(mag, _mm256_set1_epi16(0x3f80));
-
-	mag = _mm256_mask_mov_epi16(mag, nan, _mm256_set1_epi16(0x7e00));
-	return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_or_si256(sign, mag)), _mm512_set1_ps(256.0f));
+	widen(ATTND_K_INT8, src, next, n, dst);
 }
 
 ATTND_INLINE void widen_e4m3(const char *src, const char *next, uint32_t n, char *dst)
 {
-	for (uint32_t i = 0; i < n; i++) {
-		__m256i x = load_pairs(src + i * 32, next + i * 32);
-
-		_mm512_store_ps(dst + i * 128, from_e4m3(_mm256_slli_epi16(x, 8)));
-		_mm512_store_ps(dst + i * 128 + 64, from_e4m3(_mm256_and_si256(x, _mm256_set1_epi16((short)0xff00))));
-	}
+	widen(ATTND_K_FP8_E4M3, src, next, n, dst);
 }
 
-/* e5m2 is the upper half of an f16. */
 ATTND_INLINE void widen_e5m2(const char *src, const char *next, uint32_t n, char *dst)
 {
-	for (uint32_t i = 0; i < n; i++) {
-		__m256i x = load_pairs(src + i * 32, next + i * 32);
-		__m256i odd = _mm256_and_si256(x, _mm256_set1_epi16((short)0xff00));
-
-		_mm512_store_ps(dst + i * 128, _mm512_cvtph_ps(_mm256_slli_epi16(x, 8)));
-		_mm512_store_ps(dst + i * 128 + 64, _mm512_cvtph_ps(odd));
-	}
+	widen(ATTND_K_FP8_E5M2, src, next, n, dst);
 }
 
 /* ---- V in K: 16 dims of 16 tokens become 16 tokens of 16 dims, as floats ---- */
@@ -145,10 +147,10 @@ static void flip_bf16(const char *k, uint32_t rows, char *dst)
 
 ATTND_INLINE void flip_bytes(attnd_widen_fn *widen, const char *k, uint32_t rows, char *dst)
 {
-	char wide[16 * 64] __attribute__((aligned(64)));
+	char turned[4 * 64] __attribute__((aligned(64)));
 
-	widen(k, k, rows < 8 ? rows : 8, wide);
-	flip_f32(wide, 2 * rows, dst);
+	attnd_turn_fours(k, rows, turned);
+	widen(turned, turned, 4, dst);
 }
 
 static void flip_int8(const char *k, uint32_t rows, char *dst)
@@ -204,14 +206,14 @@ static void softmax(const struct attnd_x86_tile *t)
 #define KV_TYPE(name, widen, operand)                                                         \
 	static void scores_##name(const struct attnd_x86_tile *t)                             \
 	{                                                                                     \
-		attnd_scores(t, widen, 2, score_groups_##operand);                            \
+		attnd_scores(t, widen, 4, score_groups_##operand);                            \
 	}                                                                                     \
 	static void values_##name(const struct attnd_x86_tile *t, uint32_t first, uint32_t n) \
 	{                                                                                     \
 		if (t->args->fmt->spec.v_in_k)                                                \
 			attnd_values_in_k(t, first, n, flip_##name, 1, value_strips_f32);     \
 		else                                                                          \
-			attnd_values(t, first, n, widen, 2, value_strips_##operand);          \
+			attnd_values(t, first, n, widen, 4, value_strips_##operand);          \
 	}                                                                                     \
 	ATTEND(f32, name)                                                                     \
 	ATTEND(f16, name)                                                                     \

@@ -57,11 +57,14 @@ ATTND_INLINE struct lookup load_tables(const struct tables *t, bool int8)
 	};
 }
 
-/* Two rows of 16 byte pairs to two rows of 16 bf16 pairs. */
-ATTND_INLINE void widen_rows(const struct lookup *l, __m512i rows, __m512i *ret_first, __m512i *ret_second)
+/*
+ * A row of 16 fours of bytes to two rows of bf16 pairs. In each 128-bit part i of four, `first`
+ * holds lanes 4i and 4i + 1 and `second` lanes 4i + 2 and 4i + 3, both with their two pairs.
+ */
+ATTND_INLINE void widen_row(const struct lookup *l, __m512i x, __m512i *ret_first, __m512i *ret_second)
 {
-	__m512i x = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), rows);
-	__m512i mag = l->int8 ? _mm512_abs_epi8(x) : x; /* a look-up ignores bit 7 */
+	/* A look-up ignores bit 7. */
+	__m512i mag = l->int8 ? _mm512_min_epu8(x, _mm512_sub_epi8(_mm512_setzero_si512(), x)) : x;
 	__m512i upper = _mm512_permutex2var_epi8(l->upper[0], mag, l->upper[1]);
 	__m512i lower = _mm512_permutex2var_epi8(l->lower[0], mag, l->lower[1]);
 
@@ -70,40 +73,19 @@ ATTND_INLINE void widen_rows(const struct lookup *l, __m512i rows, __m512i *ret_
 	*ret_second = _mm512_unpackhi_epi8(lower, upper);
 }
 
-/* The rows from u on of n, the second zero if there is none. */
-ATTND_INLINE __m512i load_rows(const char *src, uint32_t u, uint32_t n)
+/* Four bf16, for a broadcast. */
+ATTND_INLINE long long load_four(const char *p)
 {
-	return _mm512_maskz_loadu_epi64(u + 1 < n ? 0xff : 0x0f, src + u * 32);
+	long long x;
+
+	memcpy(&x, p, sizeof(x));
+	return x;
 }
 
-/* n rows of byte pairs to rows of bf16 pairs (an odd n writes one more); prefetches as many at `next`. */
-ATTND_INLINE void widen(const struct tables *t, bool int8, const char *src, const char *next, uint32_t n, char *dst)
+/* The sums of those lanes' pairs, in the order of lanes. */
+ATTND_INLINE __m512 join_pairs(__m512 first, __m512 second)
 {
-	const struct lookup l = load_tables(t, int8);
-
-	for (uint32_t u = 0; u < n; u += 2) {
-		__m512i a, b;
-
-		_mm_prefetch(next + u * 32, _MM_HINT_T1);
-		widen_rows(&l, load_rows(src, u, n), &a, &b);
-		_mm512_store_si512(dst + u * 64, a);
-		_mm512_store_si512(dst + u * 64 + 64, b);
-	}
-}
-
-ATTND_INLINE void widen_int8(const char *src, const char *next, uint32_t n, char *dst)
-{
-	widen(&int8_tables, true, src, next, n, dst);
-}
-
-ATTND_INLINE void widen_e4m3(const char *src, const char *next, uint32_t n, char *dst)
-{
-	widen(&e4m3_tables, false, src, next, n, dst);
-}
-
-ATTND_INLINE void widen_e5m2(const char *src, const char *next, uint32_t n, char *dst)
-{
-	widen(&e5m2_tables, false, src, next, n, dst);
+	return _mm512_add_ps(_mm512_shuffle_ps(first, second, 0x88), _mm512_shuffle_ps(first, second, 0xdd));
 }
 
 /* ---- V in K: 16 dims of 16 tokens become 8 token pairs of 16 dims ---- */
@@ -137,29 +119,6 @@ static void flip_bf16(const char *k, uint32_t rows, char *dst)
 	transpose8(x);
 	for (uint32_t u = 0; u < 8; u++)
 		_mm512_store_si512(dst + u * 64, x[u]);
-}
-
-ATTND_INLINE void flip_bytes(attnd_widen_fn *widen, const char *k, uint32_t rows, char *dst)
-{
-	char wide[8 * 64] __attribute__((aligned(64)));
-
-	widen(k, k, rows < 8 ? rows : 8, wide);
-	flip_bf16(wide, rows, dst);
-}
-
-static void flip_int8(const char *k, uint32_t rows, char *dst)
-{
-	flip_bytes(widen_int8, k, rows, dst);
-}
-
-static void flip_e4m3(const char *k, uint32_t rows, char *dst)
-{
-	flip_bytes(widen_e4m3, k, rows, dst);
-}
-
-static void flip_e5m2(const char *k, uint32_t rows, char *dst)
-{
-	flip_bytes(widen_e5m2, k, rows, dst);
 }
 
 /* ---- The three stages ---- */
@@ -196,150 +155,297 @@ static void softmax(const struct attnd_x86_tile *t)
 	attnd_softmax_rows(true, t);
 }
 
-/* ---- Up to four rows on bytes: widened in registers, on the way to the products ---- */
+/* ---- Bytes: two groups or strips at a time ---- */
 
 enum { FEW = 4, SIDE = 2 };
 
-/* sum[i] += x row i . a; x are the m rows' pairs for this row of K or V. */
-ATTND_INLINE void multiply_row(int m, __m512 sum[], const char *x, size_t x_stride, __m512i a)
-{
-	ATTND_UNROLL
-	for (int i = 0; i < m; i++)
-		sum[i] = attnd_dp(sum[i], a, attnd_bcast(x + (size_t)i * x_stride));
-}
+/*
+ * Up to four rows widen K/V in registers on the way to the products; x, the rows' fours of q or
+ * of weights, stands ready in whole vectors ([four][row]), since broadcasts would take the ports
+ * that widening needs. More rows read a panel of widened K/V and broadcast x.
+ */
+struct source {
+	const struct lookup *lookup; /* NULL: at[] is widened */
+	const char *at[SIDE], *next[SIDE];
+	const char *x;
+	size_t x_stride; /* without lookup: from a row to the next */
+};
 
-/* m rows' scores of n groups (1 or 2) from g on. */
-ATTND_INLINE void score_bytes(const struct lookup *l, int m, const struct attnd_x86_tile *t, uint32_t g, uint32_t n)
+/* sum[c][half][i] += x row i . row u of at[c]. `four`: how many fours of x passed before. */
+ATTND_INLINE void multiply_four(const struct source *s, int m, uint32_t n, uint32_t u, uint32_t four,
+				__m512 sum[SIDE][2][FEW])
 {
-	const char *k[SIDE] = {t->k[g], t->k[g + n - 1]}, *next[SIDE] = {t->next_k[g], t->next_k[g + n - 1]};
-	const char *q = t->q;
-	const uint32_t pairs = t->k_rows / 2 * 2;
-	__m512 sum[SIDE][FEW];
-	__m512i a, b;
+	__m512i a[SIDE][2];
 
 	ATTND_UNROLL
-	for (int i = 0; i < m; i++)
-		sum[0][i] = sum[1][i] = _mm512_setzero_ps();
-	for (uint32_t u = 0; u < pairs; u += 2, q += 8) {
+	for (uint32_t c = 0; c < n; c++) {
+		if (s->lookup) {
+			_mm_prefetch(s->next[c] + u * 64, _MM_HINT_T1);
+			widen_row(s->lookup, _mm512_load_si512(s->at[c] + u * 64), &a[c][0], &a[c][1]);
+		} else {
+			a[c][0] = _mm512_load_si512(s->at[c] + u * 128);
+			a[c][1] = _mm512_load_si512(s->at[c] + u * 128 + 64);
+		}
+	}
+	ATTND_UNROLL
+	for (int i = 0; i < m; i++) {
+		__m512 x;
+
+		if (s->lookup)
+			x = _mm512_load_ps(s->x + (four * (uint32_t)m + (uint32_t)i) * 64);
+		else
+			x = (__m512)_mm512_set1_epi64(load_four(s->x + (size_t)i * s->x_stride + four * 8));
 		ATTND_UNROLL
 		for (uint32_t c = 0; c < n; c++) {
-			_mm_prefetch(next[c] + u * 32, _MM_HINT_T1);
-			widen_rows(l, _mm512_loadu_si512(k[c] + u * 32), &a, &b);
-			multiply_row(m, sum[c], q, t->q_stride, a);
-			multiply_row(m, sum[c], q + 4, t->q_stride, b);
+			sum[c][0][i] = attnd_dp(sum[c][0][i], a[c][0], x);
+			sum[c][1][i] = attnd_dp(sum[c][1][i], a[c][1], x);
 		}
-	}
-	for (uint32_t c = 0; pairs < t->k_rows && c < n; c++) {
-		widen_rows(l, _mm512_maskz_loadu_epi64(0x0f, k[c] + pairs * 32), &a, &b);
-		multiply_row(m, sum[c], q, t->q_stride, a);
-	}
-	ATTND_UNROLL
-	for (int i = 0; i < m; i++) {
-		ATTND_UNROLL
-		for (uint32_t c = 0; c < n; c++)
-			_mm512_store_ps(t->s + i * ATTND_X86_STEP + (g + c) * ATTND_X86_LANES, sum[c][i]);
 	}
 }
 
-/* m rows' acc of n strips (1 or 2) from j on. */
-ATTND_INLINE void value_bytes(const struct lookup *l, int m, const struct attnd_x86_tile *t, uint32_t first,
-			      uint32_t j, uint32_t n)
+ATTND_INLINE void clear_sums(int m, uint32_t n, __m512 sum[SIDE][2][FEW])
 {
-	const char *p = (const char *)(t->s + first * ATTND_X86_STEP);
-	const size_t p_stride = ATTND_X86_STEP * sizeof(float);
-	__m512 sum[SIDE][FEW];
-	__m512i a, b;
-
 	ATTND_UNROLL
 	for (int i = 0; i < m; i++) {
 		ATTND_UNROLL
 		for (uint32_t c = 0; c < n; c++)
-			sum[c][i] = _mm512_load_ps(t->partial[first + (uint32_t)i]->acc + (j + c) * ATTND_X86_LANES);
+			sum[c][0][i] = sum[c][1][i] = _mm512_setzero_ps();
 	}
-	for (uint32_t g = 0; g < t->groups; g++) {
-		const char *v = t->v[g] + j * t->v_stride, *next = t->next_v[g] + j * t->v_stride;
+}
 
-		for (uint32_t u = 0; u < ATTND_X86_LANES / 2; u += 2, p += 8) {
-			ATTND_UNROLL
-			for (uint32_t c = 0; c < n; c++) {
-				_mm_prefetch(next + c * t->v_stride + u * 32, _MM_HINT_T1);
-				widen_rows(l, _mm512_loadu_si512(v + c * t->v_stride + u * 32), &a, &b);
-				multiply_row(m, sum[c], p, p_stride, a);
-				multiply_row(m, sum[c], p + 4, p_stride, b);
+/* m rows' (from r on) scores of n groups from g on. */
+ATTND_INLINE void score_fours(const struct source *s, int m, uint32_t n, const struct attnd_x86_tile *t, uint32_t r,
+			      uint32_t g)
+{
+	__m512 sum[SIDE][2][FEW];
+
+	clear_sums(m, n, sum);
+	for (uint32_t u = 0; u < t->k_rows; u++)
+		multiply_four(s, m, n, u, u, sum);
+	ATTND_UNROLL
+	for (int i = 0; i < m; i++) {
+		ATTND_UNROLL
+		for (uint32_t c = 0; c < n; c++)
+			_mm512_store_ps(t->s + (r + (uint32_t)i) * ATTND_X86_STEP + (g + c) * ATTND_X86_LANES,
+					join_pairs(sum[c][0][i], sum[c][1][i]));
+	}
+}
+
+/* m rows' (from r on) acc of n strips from j on. s->at points at the first group's part. */
+ATTND_INLINE void value_fours(const struct source *s, int m, uint32_t n, const struct attnd_x86_tile *t, uint32_t r,
+			      uint32_t j)
+{
+	const size_t group = (size_t)t->v_rows * 128;
+	struct source at = *s;
+	__m512 sum[SIDE][2][FEW];
+
+	clear_sums(m, n, sum);
+	for (uint32_t g = 0; g < t->groups; g++) {
+		ATTND_UNROLL
+		for (uint32_t c = 0; c < n; c++) {
+			if (s->lookup) {
+				at.at[c] = t->v[g] + (j + c) * t->v_stride;
+				at.next[c] = t->next_v[g] + (j + c) * t->v_stride;
+			} else {
+				at.at[c] = s->at[c] + g * group;
 			}
 		}
+		ATTND_UNROLL
+		for (uint32_t u = 0; u < 4; u++)
+			multiply_four(&at, m, n, u, g * 4 + u, sum);
 	}
 	ATTND_UNROLL
 	for (int i = 0; i < m; i++) {
 		ATTND_UNROLL
-		for (uint32_t c = 0; c < n; c++)
-			_mm512_store_ps(t->partial[first + (uint32_t)i]->acc + (j + c) * ATTND_X86_LANES,
-					_mm512_add_ps(sum[c][i], _mm512_setzero_ps()));
+		for (uint32_t c = 0; c < n; c++) {
+			float *acc = t->partial[r + (uint32_t)i]->acc + (j + c) * ATTND_X86_LANES;
+			__m512 x = _mm512_add_ps(_mm512_load_ps(acc), join_pairs(sum[c][0][i], sum[c][1][i]));
+
+			_mm512_store_ps(acc, _mm512_add_ps(x, _mm512_setzero_ps()));
+		}
 	}
 }
 
-ATTND_INLINE void few_scores(const struct tables *tables, bool int8, int m, const struct attnd_x86_tile *t)
+/* n fours of each of m rows into whole vectors. */
+ATTND_INLINE void spread(int m, uint32_t n, const char *rows, size_t stride, char *dst)
 {
-	const struct lookup l = load_tables(tables, int8);
+	for (uint32_t u = 0; u < n; u++)
+		ATTND_UNROLL
+	for (int i = 0; i < m; i++, dst += 64)
+		_mm512_store_si512(dst, _mm512_set1_epi64(load_four(rows + (size_t)i * stride + u * 8)));
+}
+
+ATTND_INLINE void few_scores(const struct lookup *l, int m, const struct attnd_x86_tile *t)
+{
+	struct source s = {.lookup = l, .x = t->panel};
 	uint32_t g = 0;
 
-	for (; g + 2 <= t->groups; g += 2)
-		score_bytes(&l, m, t, g, 2);
-	if (g < t->groups)
-		score_bytes(&l, m, t, g, 1);
-}
+	spread(m, t->k_rows, t->q, t->q_stride, t->panel);
+	for (; g < t->groups; g += SIDE) {
+		bool two = g + 1 < t->groups;
 
-ATTND_INLINE void few_values(const struct tables *tables, bool int8, int m, const struct attnd_x86_tile *t,
-			     uint32_t first)
-{
-	const struct lookup l = load_tables(tables, int8);
-	uint32_t j = 0;
-
-	for (; j + 2 <= t->strips; j += 2)
-		value_bytes(&l, m, t, first, j, 2);
-	if (j < t->strips)
-		value_bytes(&l, m, t, first, j, 1);
-}
-
-ATTND_INLINE void scores_of_bytes(const struct tables *tables, bool int8, attnd_widen_fn *widen,
-				  const struct attnd_x86_tile *t)
-{
-	switch (t->rows) {
-	case 1:
-		few_scores(tables, int8, 1, t);
-		break;
-	case 2:
-		few_scores(tables, int8, 2, t);
-		break;
-	case 3:
-		few_scores(tables, int8, 3, t);
-		break;
-	case 4:
-		few_scores(tables, int8, 4, t);
-		break;
-	default:
-		attnd_scores(t, widen, 1, score_groups);
+		s.at[0] = t->k[g];
+		s.next[0] = t->next_k[g];
+		s.at[1] = t->k[g + two];
+		s.next[1] = t->next_k[g + two];
+		if (two)
+			score_fours(&s, m, 2, t, 0, g);
+		else
+			score_fours(&s, m, 1, t, 0, g);
 	}
 }
 
-ATTND_INLINE void values_of_bytes(const struct tables *tables, bool int8, attnd_widen_fn *widen,
-				  const struct attnd_x86_tile *t, uint32_t first, uint32_t n)
+ATTND_INLINE void few_values(const struct lookup *l, int m, const struct attnd_x86_tile *t, uint32_t first)
 {
-	switch (n) {
+	struct source s = {.lookup = l, .x = t->panel};
+
+	spread(m, t->groups * 4, (const char *)(t->s + first * ATTND_X86_STEP), ATTND_X86_STEP * sizeof(float),
+	       t->panel);
+	for (uint32_t j = 0; j < t->strips; j += SIDE) {
+		if (j + 1 < t->strips)
+			value_fours(&s, m, 2, t, first, j);
+		else
+			value_fours(&s, m, 1, t, first, j);
+	}
+}
+
+/* Rows from r on, four at a time, on a panel: scores of n groups from g, or acc of n strips from g. */
+ATTND_INLINE void many(bool values, uint32_t n, const struct attnd_x86_tile *t, struct source *s, uint32_t r,
+		       uint32_t end, uint32_t g)
+{
+	for (; r < end; r += FEW) {
+		s->x = values ? (const char *)(t->s + r * ATTND_X86_STEP) : t->q + r * t->q_stride;
+		switch (end - r) {
+		case 1:
+			values ? value_fours(s, 1, n, t, r, g) : score_fours(s, 1, n, t, r, g);
+			break;
+		case 2:
+			values ? value_fours(s, 2, n, t, r, g) : score_fours(s, 2, n, t, r, g);
+			break;
+		case 3:
+			values ? value_fours(s, 3, n, t, r, g) : score_fours(s, 3, n, t, r, g);
+			break;
+		default:
+			values ? value_fours(s, 4, n, t, r, g) : score_fours(s, 4, n, t, r, g);
+		}
+	}
+}
+
+static __attribute__((noinline)) void many_scores(const struct attnd_x86_tile *t, const char *a, const char *b,
+						  uint32_t g, uint32_t n)
+{
+	struct source s = {.at = {a, b}, .x_stride = t->q_stride};
+
+	if (n == 2)
+		many(false, 2, t, &s, 0, t->rows, g);
+	else
+		many(false, 1, t, &s, 0, t->rows, g);
+}
+
+static __attribute__((noinline)) void many_values(const struct attnd_x86_tile *t, uint32_t first, uint32_t rows,
+						  const char *a, const char *b, uint32_t j, uint32_t n)
+{
+	struct source s = {.at = {a, b}, .x_stride = ATTND_X86_STEP * sizeof(float)};
+
+	if (n == 2)
+		many(true, 2, t, &s, first, first + rows, j);
+	else
+		many(true, 1, t, &s, first, first + rows, j);
+}
+
+/* n rows widened to pairs of rows; prefetches as many at `next`. */
+ATTND_INLINE void widen_rows(const struct lookup *l, const char *src, const char *next, uint32_t n, char *dst)
+{
+	for (uint32_t u = 0; u < n; u++) {
+		__m512i a, b;
+
+		_mm_prefetch(next + u * 64, _MM_HINT_T1);
+		widen_row(l, _mm512_load_si512(src + u * 64), &a, &b);
+		_mm512_store_si512(dst + u * 128, a);
+		_mm512_store_si512(dst + u * 128 + 64, b);
+	}
+}
+
+ATTND_INLINE void panel_scores(const struct lookup *l, const struct attnd_x86_tile *t)
+{
+	const size_t group = (size_t)t->k_rows * 128;
+
+	for (uint32_t g = 0; g < t->groups; g += SIDE) {
+		uint32_t n = g + 1 < t->groups ? 2 : 1;
+
+		for (uint32_t c = 0; c < n; c++)
+			widen_rows(l, t->k[g + c], t->next_k[g + c], t->k_rows, t->panel + c * group);
+		many_scores(t, t->panel, t->panel + group, g, n);
+	}
+}
+
+/* With v_in_k a strip's K is turned around first. */
+ATTND_INLINE void panel_values(const struct lookup *l, const struct attnd_x86_tile *t, uint32_t first, uint32_t rows)
+{
+	const size_t group = (size_t)t->v_rows * 128, strip = group * ATTND_X86_GROUPS;
+	bool in_k = t->args->fmt->spec.v_in_k;
+	char turned[4 * 64] __attribute__((aligned(64)));
+
+	for (uint32_t j = 0; j < t->strips; j += SIDE) {
+		uint32_t n = j + 1 < t->strips ? 2 : 1;
+
+		for (uint32_t i = 0; i < n * t->groups; i++) {
+			uint32_t c = i / t->groups, g = i % t->groups;
+			const char *v = t->v[g] + (j + c) * t->v_stride;
+			const char *next = in_k ? v : t->next_v[g] + (j + c) * t->v_stride;
+
+			if (in_k) {
+				attnd_turn_fours(v, t->k_rows - (j + c) * t->v_rows, turned);
+				v = turned;
+			}
+			widen_rows(l, v, next, 4, t->panel + c * strip + g * group);
+		}
+		many_values(t, first, rows, t->panel, t->panel + strip, j, n);
+	}
+}
+
+ATTND_INLINE void scores_of_bytes(const struct tables *tables, bool int8, const struct attnd_x86_tile *t)
+{
+	const struct lookup l = load_tables(tables, int8);
+
+	switch (t->rows) {
 	case 1:
-		few_values(tables, int8, 1, t, first);
+		few_scores(&l, 1, t);
 		break;
 	case 2:
-		few_values(tables, int8, 2, t, first);
+		few_scores(&l, 2, t);
 		break;
 	case 3:
-		few_values(tables, int8, 3, t, first);
+		few_scores(&l, 3, t);
 		break;
 	case 4:
-		few_values(tables, int8, 4, t, first);
+		few_scores(&l, 4, t);
 		break;
 	default:
-		attnd_values(t, first, n, widen, 1, value_strips);
+		panel_scores(&l, t);
+	}
+}
+
+ATTND_INLINE void values_of_bytes(const struct tables *tables, bool int8, const struct attnd_x86_tile *t,
+				  uint32_t first, uint32_t n)
+{
+	const struct lookup l = load_tables(tables, int8);
+
+	switch (t->args->fmt->spec.v_in_k ? FEW + 1 : n) {
+	case 1:
+		few_values(&l, 1, t, first);
+		break;
+	case 2:
+		few_values(&l, 2, t, first);
+		break;
+	case 3:
+		few_values(&l, 3, t, first);
+		break;
+	case 4:
+		few_values(&l, 4, t, first);
+		break;
+	default:
+		panel_values(&l, t, first, n);
 	}
 }
 
@@ -353,18 +459,15 @@ ATTND_INLINE void values_of_bytes(const struct tables *tables, bool int8, attnd_
 		attnd_x86_attend(a, &isa);                                                               \
 	}
 
-#define ATTEND_BYTES(name)                                                                          \
-	static void scores_##name(const struct attnd_x86_tile *t)                                   \
-	{                                                                                           \
-		scores_of_bytes(&name##_tables, IS_INT8_##name, widen_##name, t);                   \
-	}                                                                                           \
-	static void values_##name(const struct attnd_x86_tile *t, uint32_t first, uint32_t n)       \
-	{                                                                                           \
-		if (t->args->fmt->spec.v_in_k)                                                      \
-			attnd_values_in_k(t, first, n, flip_##name, 2, value_strips);               \
-		else                                                                                \
-			values_of_bytes(&name##_tables, IS_INT8_##name, widen_##name, t, first, n); \
-	}                                                                                           \
+#define ATTEND_BYTES(name)                                                                    \
+	static void scores_##name(const struct attnd_x86_tile *t)                             \
+	{                                                                                     \
+		scores_of_bytes(&name##_tables, IS_INT8_##name, t);                           \
+	}                                                                                     \
+	static void values_##name(const struct attnd_x86_tile *t, uint32_t first, uint32_t n) \
+	{                                                                                     \
+		values_of_bytes(&name##_tables, IS_INT8_##name, t, first, n);                 \
+	}                                                                                     \
 	ATTEND(name)
 
 #define IS_INT8_int8 true

@@ -153,8 +153,8 @@ static void layout_lanes_rvv(uint64_t features, struct attnd_kv_format *f)
  * Lanes and interleaving of packed tiles. They depend on the architecture, not on what
  * --cpu-mask leaves, so that a cache stays readable when features are taken away.
  *
- * x86: 16 lanes are one zmm of f32; pairs are what vdpbf16ps and tdpbf16ps multiply, and one
- * byte pair widens to one bf16 pair, so 1-byte types pair too; f16 widens to f32 in order.
+ * x86: 16 lanes are one zmm of f32. A row of 16 is 64 bytes for bf16 too, in pairs as vdpbf16ps
+ * and tdpbf16ps multiply them, and for 1-byte types in fours; f16 widens to f32 in order.
  */
 static void layout_lanes(uint64_t features, struct attnd_kv_format *f)
 {
@@ -163,7 +163,7 @@ static void layout_lanes(uint64_t features, struct attnd_kv_format *f)
 #else
 	(void)features;
 	f->k_lanes = f->v_lanes = 16;
-	f->k_ilv = f->v_ilv = f->spec.dtype <= ATTND_K_F16 ? 1 : 2;
+	f->k_ilv = f->v_ilv = (uint16_t)(f->spec.dtype <= ATTND_K_F16 ? 1 : 4 / attnd_kdtype_bytes(f->spec.dtype));
 #endif
 }
 

@@ -29,12 +29,22 @@ struct seen {
 	bool all;			 /* every slot of the tile's groups */
 };
 
+/* Where 16 slots stand: a block, and offsets into a head's tile. */
+struct place {
+	const char *block; /* NULL: none */
+	size_t k, v, scales;
+};
+
 /* A call's constants and where its loops stand. */
 struct walk {
 	const struct attnd_attend_args *a;
 	const struct attnd_x86_isa *isa;
 	uint32_t steps, step; /* of the call; the current one */
 	uint32_t ahead;	      /* tiles between use and prefetch */
+	uint32_t block_shift;
+	size_t k_slot, v_slot, v_off; /* bytes of a slot, and where V begins in a tile */
+	struct place here[ATTND_X86_GROUPS], there[ATTND_X86_GROUPS];
+	uint32_t located; /* the step that `there` holds */
 	bool heads_inside;
 	uint32_t first_group; /* of the step */
 	uint32_t num_seen;
@@ -206,86 +216,91 @@ static bool take_rows(struct walk *w, uint32_t first, uint32_t n)
 
 /* ---- Addresses ---- */
 
-/* Where the group of slot `slot` of head `head`'s tile stands. */
-static const char *k_at(const struct attnd_kv_format *f, const void *block, uint32_t head, uint32_t slot)
+/* Groups of 16 slots from `at` on (counted from the list's first slot): head 0's K, and their block. */
+static void locate(const struct walk *w, const void *const *list, uint32_t num, uint32_t at, uint32_t groups,
+		   struct place *ret)
 {
-	size_t dims = (f->spec.head_dim + f->k_ilv - 1u) / f->k_ilv * f->k_ilv;
+	for (uint32_t g = 0; g < groups; g++, at += ATTND_X86_LANES) {
+		uint32_t b = at >> w->block_shift, slot = at & ((1u << w->block_shift) - 1);
 
-	return (const char *)block + head * f->tile_bytes + slot * dims * attnd_kdtype_bytes(f->spec.dtype);
+		ret[g].block = list && b < num ? list[b] : NULL;
+		ret[g].k = slot * w->k_slot;
+		ret[g].v = w->v_off + slot * w->v_slot;
+		ret[g].scales = slot * sizeof(float);
+	}
 }
 
-static const char *v_at(const struct attnd_kv_format *f, const void *block, uint32_t head, uint32_t slot)
+static void locate_step(struct walk *w)
 {
-	return (const char *)block + head * f->tile_bytes + f->v_off +
-	       (size_t)slot * ATTND_X86_LANES * attnd_kdtype_bytes(f->spec.dtype);
+	const struct attnd_attend_args *a = w->a;
+
+	locate(w, a->blocks, a->num_blocks, w->t.position - a->start, w->t.groups, w->here);
 }
 
-static const float *scales_at(const struct attnd_kv_format *f, const void *block, uint32_t head, size_t off,
-			      uint32_t slot)
+/* The places of step `step` of the call, beyond its last one those of the blocks that come next. */
+static void locate_next(struct walk *w, uint32_t step)
 {
-	return (const float *)(const void *)((const char *)block + head * f->tile_bytes + off) + slot;
+	const struct attnd_attend_args *a = w->a;
+
+	if (w->located == step)
+		return;
+	w->located = step;
+	if (step < w->steps)
+		locate(w, a->blocks, a->num_blocks, a->begin - a->start + step * ATTND_X86_STEP, ATTND_X86_GROUPS,
+		       w->there);
+	else
+		locate(w, a->next, a->num_next, (step - w->steps) * ATTND_X86_STEP, ATTND_X86_GROUPS, w->there);
 }
 
 static void point_at_tile(struct walk *w, uint32_t head)
 {
-	const struct attnd_attend_args *a = w->a;
-	const struct attnd_kv_format *f = a->fmt;
+	const struct attnd_kv_format *f = w->a->fmt;
 
 	for (uint32_t g = 0; g < w->t.groups; g++) {
-		uint32_t at = w->t.position + g * ATTND_X86_LANES - a->start;
-		const void *block = a->blocks[at / f->spec.block_size];
-		uint32_t slot = at % f->spec.block_size;
+		const char *tile = w->here[g].block + head * f->tile_bytes;
 
-		w->t.k[g] = k_at(f, block, head, slot);
-		w->t.v[g] = f->spec.v_in_k ? w->t.k[g] : v_at(f, block, head, slot);
+		w->t.k[g] = tile + w->here[g].k;
+		w->t.v[g] = tile + w->here[g].v;
+		w->t.next_k[g] = w->t.k[g];
+		w->t.next_v[g] = w->t.v[g];
 		if (w->t.dynamic) {
-			w->t.k_scales[g] = scales_at(f, block, head, f->k_scale_off, slot);
-			w->t.v_scales[g] = scales_at(f, block, head, f->v_scale_off, slot);
+			w->t.k_scales[g] = (const void *)(tile + f->k_scale_off + w->here[g].scales);
+			w->t.v_scales[g] = (const void *)(tile + f->v_scale_off + w->here[g].scales);
 		}
 	}
-	/* A strip of K is as many dims as one of V. */
-	w->t.v_stride = (size_t)(f->spec.v_in_k ? ATTND_X86_LANES : f->spec.block_size) * ATTND_X86_LANES *
-			attnd_kdtype_bytes(f->spec.dtype);
 }
 
 /* The tile `ahead` places after (step, head) in the call's order, which `next` continues. */
 static void point_at_next(struct walk *w, uint32_t head)
 {
-	const struct attnd_attend_args *a = w->a;
-	const struct attnd_kv_format *f = a->fmt;
-	const void *const *list = a->blocks;
-	uint32_t at, num = a->num_blocks, step, i = head - a->head;
+	const struct attnd_kv_format *f = w->a->fmt;
+	uint32_t heads = w->a->num_heads, i = head - w->a->head, step = w->step;
 
 	if (w->heads_inside) {
 		i += w->ahead;
-		step = w->step + i / a->num_heads;
-		i %= a->num_heads;
+		for (; i >= heads; i -= heads)
+			step++;
+	} else if (step + w->ahead < w->steps) {
+		step += w->ahead;
+	} else if (++i < heads) {
+		step = step + w->ahead - w->steps < w->steps ? step + w->ahead - w->steps : 0;
 	} else {
-		step = w->step + w->ahead;
-		i += step / w->steps;
-		step = i < a->num_heads ? step % w->steps : w->steps + (step % w->steps);
-		i %= a->num_heads;
+		i = 0;
+		step += w->ahead;
 	}
-	at = a->begin - a->start + step * ATTND_X86_STEP;
-	if (step >= w->steps) {
-		list = a->next;
-		num = a->num_next;
-		at = (step - w->steps) * ATTND_X86_STEP;
-	}
-	for (uint32_t g = 0; g < ATTND_X86_GROUPS; g++, at += ATTND_X86_LANES) {
-		uint32_t b = at / f->spec.block_size, slot = at % f->spec.block_size;
-		bool none = !list || b >= num;
+	locate_next(w, step);
+	for (uint32_t g = 0; g < w->t.groups; g++) {
+		const char *tile = w->there[g].block;
 
-		w->t.next_k[g] = none ? w->t.k[g % w->t.groups] : k_at(f, list[b], a->head + i, slot);
-		w->t.next_v[g] = none ? w->t.v[g % w->t.groups] : v_at(f, list[b], a->head + i, slot);
-	}
-}
-
-static void point_nowhere(struct walk *w)
-{
-	for (uint32_t g = 0; g < ATTND_X86_GROUPS; g++) {
-		w->t.next_k[g] = w->t.k[g % w->t.groups];
-		w->t.next_v[g] = w->t.v[g % w->t.groups];
+		if (!tile)
+			continue;
+		tile += (w->a->head + i) * f->tile_bytes;
+		w->t.next_k[g] = tile + w->there[g].k;
+		w->t.next_v[g] = tile + w->there[g].v;
+		if (w->t.dynamic) {
+			__builtin_prefetch(tile + f->k_scale_off + w->there[g].scales, 0, 2);
+			__builtin_prefetch(tile + f->v_scale_off + w->there[g].scales, 0, 2);
+		}
 	}
 }
 
@@ -414,8 +429,6 @@ static void attend_tile(struct walk *w, uint32_t head, bool prefetch)
 	point_at_tile(w, head);
 	if (prefetch)
 		point_at_next(w, head);
-	else
-		point_nowhere(w);
 	point_at_rows(w, head);
 	w->isa->scores(&w->t);
 	w->isa->softmax(&w->t);
@@ -425,24 +438,38 @@ static void attend_tile(struct walk *w, uint32_t head, bool prefetch)
 		w->isa->values(&w->t, 0, w->t.rows);
 }
 
-static void init_walk(struct walk *w)
+static void init_format(struct walk *w)
 {
-	const struct attnd_attend_args *a = w->a;
-	const struct attnd_kv_format *f = a->fmt;
-	const struct attnd_attn *attn = a->attn;
-	bool fixed = f->spec.scale == ATTND_K_SCALE_STATIC;
-	size_t tile = f->tile_bytes / f->spec.block_size * ATTND_X86_STEP;
+	const struct attnd_kv_format *f = w->a->fmt;
+	size_t es = attnd_kdtype_bytes(f->spec.dtype), tile = f->tile_bytes / f->spec.block_size * ATTND_X86_STEP;
+	bool in_k = f->spec.v_in_k;
 
-	lay_out(f, a->scratch, w);
-	w->steps = (a->end - a->begin + ATTND_X86_STEP - 1) / ATTND_X86_STEP;
 	w->ahead = tile < PREFETCH_BYTES ? (uint32_t)((PREFETCH_BYTES + tile - 1) / tile) : 1;
-	w->t.args = a;
+	w->block_shift = (uint32_t)__builtin_ctz(f->spec.block_size);
 	w->t.k_rows = (f->spec.head_dim + f->k_ilv - 1u) / f->k_ilv;
 	w->t.strips = (f->spec.head_dim_v + ATTND_X86_LANES - 1) / ATTND_X86_LANES;
 	w->t.v_rows = ATTND_X86_LANES / f->v_ilv;
-	w->t.dynamic = f->spec.scale == ATTND_K_SCALE_DYNAMIC;
+	w->k_slot = (size_t)w->t.k_rows * f->k_ilv * es;
+	w->v_slot = in_k ? w->k_slot : ATTND_X86_LANES * es;
+	w->v_off = in_k ? 0 : f->v_off;
+	/* A strip of K is as many dims as one of V. */
+	w->t.v_stride = (size_t)(in_k ? ATTND_X86_LANES : f->spec.block_size) * ATTND_X86_LANES * es;
+}
+
+static void init_walk(struct walk *w)
+{
+	const struct attnd_attend_args *a = w->a;
+	const struct attnd_attn *attn = a->attn;
+	bool fixed = a->fmt->spec.scale == ATTND_K_SCALE_STATIC;
+
+	lay_out(a->fmt, a->scratch, w);
+	init_format(w);
+	w->steps = (a->end - a->begin + ATTND_X86_STEP - 1) / ATTND_X86_STEP;
+	w->located = UINT32_MAX;
+	w->t.args = a;
+	w->t.dynamic = a->fmt->spec.scale == ATTND_K_SCALE_DYNAMIC;
 	w->t.scale = fixed ? attn->sm_scale * attn->k_scale : attn->sm_scale;
-	w->t.v_scale = !fixed ? 1.0f : f->spec.v_in_k ? attn->k_scale : attn->v_scale;
+	w->t.v_scale = !fixed ? 1.0f : a->fmt->spec.v_in_k ? attn->k_scale : attn->v_scale;
 	w->t.shaped = attn->logit_cap > 0.0f || attn->alibi || w->t.dynamic || !(w->t.scale > 0.0f);
 }
 
@@ -450,8 +477,10 @@ static void init_walk(struct walk *w)
 static void attend_span(struct walk *w, uint32_t head, uint32_t first, uint32_t last)
 {
 	for (uint32_t u = first; u < last; u += ATTND_X86_ROWS)
-		if (take_rows(w, u, min_u32(ATTND_X86_ROWS, last - u)))
+		if (take_rows(w, u, min_u32(ATTND_X86_ROWS, last - u))) {
+			locate_step(w);
 			attend_tile(w, head, u == first);
+		}
 }
 
 void attnd_x86_attend(const struct attnd_attend_args *a, const struct attnd_x86_isa *isa)
@@ -465,9 +494,11 @@ void attnd_x86_attend(const struct attnd_attend_args *a, const struct attnd_x86_
 	w.heads_inside = all <= ATTND_X86_ROWS;
 	if (w.heads_inside) {
 		for (w.step = 0; w.step < w.steps; w.step++)
-			if (take_rows(&w, 0, all))
+			if (take_rows(&w, 0, all)) {
+				locate_step(&w);
 				for (uint32_t h = a->head; h < a->head + a->num_heads; h++)
 					attend_tile(&w, h, true);
+			}
 		return;
 	}
 	for (uint32_t h = a->head; h < a->head + a->num_heads; h++)

@@ -208,6 +208,25 @@ ATTND_INLINE void attnd_transpose16(__m512 x[16])
 		attnd_transpose_quarters(&x[i], &x[i + 4], &x[i + 8], &x[i + 12]);
 }
 
+/* One-byte types: rows of 16 tokens x 4 dims (`rows` of four exist) become 16 dims x 4 tokens. */
+ATTND_INLINE void attnd_turn_fours(const char *k, uint32_t rows, char *dst)
+{
+	const __m512i turn =
+		_mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+	__m512 x[4];
+
+	ATTND_UNROLL
+	for (uint32_t u = 0; u < 4; u++) {
+		__m512i row = u < rows ? _mm512_load_si512(k + u * 64) : _mm512_setzero_si512();
+
+		x[u] = _mm512_castsi512_ps(_mm512_shuffle_epi8(row, turn));
+	}
+	attnd_transpose_quarters(&x[0], &x[1], &x[2], &x[3]);
+	ATTND_UNROLL
+	for (int u = 0; u < 4; u++)
+		_mm512_store_ps(dst + u * 64, x[u]);
+}
+
 /* ---- Scores ---- */
 
 /* m rows from r, nv groups from g of `k_rows` operand rows: each score adds its dims in order. */
