@@ -20,13 +20,13 @@ struct json_t;
 
 enum mail_type {
 	/* control -> leader */
-	MAIL_SESSION_ADD,  /* session */
-	MAIL_SESSION_END,  /* session: stop its rings, free what it holds, answer MAIL_SESSION_FREED */
-	MAIL_SEGMENT_ADD,  /* session, index, region: answered by MAIL_SEGMENT_DONE */
-	MAIL_SEGMENT_DEL,  /* session, index: answered by MAIL_SEGMENT_DONE once no job uses it; region comes back */
-	MAIL_OWNER_GONE,   /* session: the owner of the engine that it made has ended */
-	MAIL_ADMIN,	   /* command: answered by MAIL_ADMIN_DONE with reply */
-	MAIL_STOP,	   /* drain: finish running jobs, then answer MAIL_STOPPED and return */
+	MAIL_SESSION_ADD, /* session */
+	MAIL_SESSION_END, /* session: stop its rings, free what it holds, answer MAIL_SESSION_FREED */
+	MAIL_SEGMENT_ADD, /* session, index, region: answered by MAIL_SEGMENT_DONE */
+	MAIL_SEGMENT_DEL, /* session, index: answered by MAIL_SEGMENT_DONE once no job uses it; region comes back */
+	MAIL_OWNER_GONE,  /* session: the owner of the engine that it made has ended */
+	MAIL_ADMIN,	  /* command: answered by MAIL_ADMIN_DONE with reply */
+	MAIL_STOP,	  /* drain: finish running jobs, then answer MAIL_STOPPED and return */
 	/* leader -> control */
 	MAIL_SESSION_FREED, /* session: nothing of the leader's refers to it any more */
 	MAIL_SESSION_BAD,   /* session: it broke the protocol; control ends it */

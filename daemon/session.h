@@ -30,8 +30,8 @@ struct session {
 	uid_t uid;
 	gid_t gid;
 	char name[32];
-	char realm[80]; /* "uid:1000" or "group:NAME" */
-	bool overflow_uid; /* an unmapped user namespace: shares with its own engine only */
+	char realm[80];		    /* "uid:1000" or "group:NAME" */
+	bool overflow_uid;	    /* an unmapped user namespace: shares with its own engine only */
 	struct attnd_region region; /* the session region */
 	struct attnd_session_region *shared;
 	int wake_fd; /* the daemon's end of the wake socketpair; non-blocking */
@@ -39,9 +39,9 @@ struct session {
 
 	struct {
 		int sock;
-		int pidfd;	 /* -1: not available */
-		int owner_pidfd; /* -1: none */
-		bool ended;	 /* MAIL_SESSION_END was sent */
+		int pidfd;	      /* -1: not available */
+		int owner_pidfd;      /* -1: none */
+		bool ended;	      /* MAIL_SESSION_END was sent */
 		uint64_t arena_bytes; /* registered, counted against arena-max */
 		uint64_t connected_ns;
 		void *priv; /* control's own */

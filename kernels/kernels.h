@@ -32,16 +32,16 @@
 #include <stdint.h>
 
 enum attnd_kdtype { /* equal to enum attnd_wire_dtype */
-	ATTND_K_F32,
-	ATTND_K_F16,
-	ATTND_K_BF16,
-	ATTND_K_INT8,
-	ATTND_K_FP8_E4M3,
-	ATTND_K_FP8_E5M2,
-	ATTND_K_DTYPES,
+		    ATTND_K_F32,
+		    ATTND_K_F16,
+		    ATTND_K_BF16,
+		    ATTND_K_INT8,
+		    ATTND_K_FP8_E4M3,
+		    ATTND_K_FP8_E5M2,
+		    ATTND_K_DTYPES,
 };
 #define ATTND_K_MAX_DIM 576
-#define ATTND_K_FLOATS 3 /* f32, f16, bf16: what q, out and unquantised K/V may be */
+#define ATTND_K_FLOATS	3 /* f32, f16, bf16: what q, out and unquantised K/V may be */
 
 enum attnd_kscale { ATTND_K_SCALE_NONE, ATTND_K_SCALE_STATIC, ATTND_K_SCALE_DYNAMIC };
 enum attnd_klayout { ATTND_K_PACKED, ATTND_K_BSHD, ATTND_K_BHSD };
@@ -83,15 +83,15 @@ struct attnd_kv_spec {
  */
 struct attnd_kv_format {
 	struct attnd_kv_spec spec;
-	uint32_t layout_id;	 /* stored with the cache; equal id, version and lanes: readable */
+	uint32_t layout_id; /* stored with the cache; equal id, version and lanes: readable */
 	uint32_t layout_version;
 	uint16_t k_lanes, k_ilv, v_lanes, v_ilv; /* packed; 0 otherwise */
-	uint32_t chunk;		 /* P: tokens of a split-KV chunk, absolute; a multiple of step and block_size */
-	uint32_t step;		 /* S: tokens between which a row's running maximum may change, absolute */
-	uint32_t partial_bytes;	 /* of one (row, query head); a multiple of 64 */
-	uint32_t scratch_bytes;	 /* that attend may use, for any number of rows */
-	size_t tile_bytes;	 /* packed and bhsd: of one KV head */
-	size_t layer_bytes;	 /* of all heads of one layer of one block */
+	uint32_t chunk;		/* P: tokens of a split-KV chunk, absolute; a multiple of step and block_size */
+	uint32_t step;		/* S: tokens between which a row's running maximum may change, absolute */
+	uint32_t partial_bytes; /* of one (row, query head); a multiple of 64 */
+	uint32_t scratch_bytes; /* that attend may use, for any number of rows */
+	size_t tile_bytes;	/* packed and bhsd: of one KV head */
+	size_t layer_bytes;	/* of all heads of one layer of one block */
 	size_t k_token_stride, k_head_stride, v_token_stride, v_head_stride; /* row-major */
 	size_t v_off, k_scale_off, v_scale_off;
 };
@@ -131,15 +131,15 @@ struct attnd_qrow {
 struct attnd_attend_args {
 	const struct attnd_kv_format *fmt;
 	const struct attnd_attn *attn;
-	const void *const *blocks;     /* layer slices of consecutive blocks */
-	const uint8_t *const *flags;   /* [block][num_kv_heads], of this layer */
-	const void *const *next;       /* slices that this worker attends to next, to be prefetched; may be NULL */
+	const void *const *blocks;   /* layer slices of consecutive blocks */
+	const uint8_t *const *flags; /* [block][num_kv_heads], of this layer */
+	const void *const *next;     /* slices that this worker attends to next, to be prefetched; may be NULL */
 	const struct attnd_qrow *rows;
-	void *scratch;		       /* fmt->scratch_bytes, 64-byte aligned */
+	void *scratch; /* fmt->scratch_bytes, 64-byte aligned */
 	uint32_t num_blocks, num_next, num_rows;
-	uint32_t start;		       /* position of blocks[0]'s slot 0 */
+	uint32_t start; /* position of blocks[0]'s slot 0 */
 	uint32_t begin, end;
-	uint32_t head, num_heads;      /* range of this node's KV heads */
+	uint32_t head, num_heads; /* range of this node's KV heads */
 };
 typedef void attnd_attend_fn(const struct attnd_attend_args *a);
 
@@ -150,14 +150,15 @@ typedef void attnd_attend_fn(const struct attnd_attend_args *a);
 struct attnd_slots_args {
 	const struct attnd_kv_format *fmt;
 	void *block;
-	uint8_t *flags;		/* [num_kv_heads] of this block and layer */
-	const void *k, *v;	/* v is ignored with v_in_k */
+	uint8_t *flags;	   /* [num_kv_heads] of this block and layer */
+	const void *k, *v; /* v is ignored with v_in_k */
 	size_t k_token_stride, k_head_stride, v_token_stride, v_head_stride; /* bytes */
-	const float *k_scales, *v_scales; /* dynamic, input in the cache's dtype: [token][head], scale_token_stride apart */
-	size_t scale_token_stride;	  /* bytes; heads are contiguous */
-	float k_scale, v_scale;		  /* static */
+	const float *k_scales,
+		*v_scales;	   /* dynamic, input in the cache's dtype: [token][head], scale_token_stride apart */
+	size_t scale_token_stride; /* bytes; heads are contiguous */
+	float k_scale, v_scale;	   /* static */
 	uint32_t slot, n, head, num_heads;
-	enum attnd_kdtype in;		  /* a float type, or the cache's dtype */
+	enum attnd_kdtype in; /* a float type, or the cache's dtype */
 };
 
 /**

@@ -17,9 +17,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define ATTND_WIRE_MAGIC UINT64_C(0x31302d646e747461) /* "attnd-01" */
-#define ATTND_ABI_MAJOR  1
-#define ATTND_ABI_MINOR  0
+#define ATTND_WIRE_MAGIC	    UINT64_C(0x31302d646e747461) /* "attnd-01" */
+#define ATTND_ABI_MAJOR		    1
+#define ATTND_ABI_MINOR		    0
 
 #define ATTND_WIRE_SIZE(type, size) static_assert(sizeof(type) == (size), #type " has another size")
 #define ATTND_WIRE_AT(type, member, offset) \
@@ -33,13 +33,13 @@ enum {
 	ATTND_MAX_HEAD_DIM = 576,
 	ATTND_MIN_BLOCK_SIZE = 16, /* packed and bhsd; bshd also takes 1, 2, 4 and 8 */
 	ATTND_MAX_BLOCK_SIZE = 256,
-	ATTND_MAX_NAME = 64,	   /* bytes of a cache's name, without a terminator */
+	ATTND_MAX_NAME = 64, /* bytes of a cache's name, without a terminator */
 	ATTND_MAX_SEGMENTS = 16,
-	ATTND_MAX_CACHES = 16,	   /* of one engine: one a rank */
-	ATTND_MAX_PARAMS = 1024,   /* parameter sets of one session */
+	ATTND_MAX_CACHES = 16,	     /* of one engine: one a rank */
+	ATTND_MAX_PARAMS = 1024,     /* parameter sets of one session */
 	ATTND_MAX_NAMESPACES = 4096, /* of one engine */
-	ATTND_MAX_PLANS = 64,	   /* live plans of one session */
-	ATTND_MAX_ROWS = 4096,	   /* rows of one plan */
+	ATTND_MAX_PLANS = 64,	     /* live plans of one session */
+	ATTND_MAX_ROWS = 4096,	     /* rows of one plan */
 	ATTND_MAX_PLAN_TOKENS = 1 << 20,
 	ATTND_MAX_SEQ_TOKENS = 1 << 24,
 	ATTND_MAX_CLOSE = 65536,   /* keys of one SEQ_CLOSE */
@@ -79,79 +79,79 @@ enum attnd_wire_layout {
  * The field that a refused request got wrong; `cqe.limit` holds the bound it broke
  * (0 where there is none). One line feeds the enum and attnd_strerror's names.
  */
-#define ATTND_WIRE_FIELDS(X)                                                                  \
-	X(NONE, "")                                                                           \
-	X(OPCODE, "opcode")                                                                   \
-	X(FLAGS, "flags")                                                                     \
-	X(DEADLINE, "deadline_us")                                                            \
-	X(RESERVED, "a reserved field (must be 0)")                                           \
-	X(OFFSET, "an arena offset (segment, range or alignment)")                            \
-	X(LENGTH, "length")                                                                   \
-	X(ENGINE, "engine")                                                                   \
-	X(ENGINE_ID, "engine id")                                                             \
-	X(CACHE, "cache")                                                                     \
-	X(NAME, "cache name")                                                                 \
-	X(NUM_LAYERS, "num_layers")                                                           \
-	X(NUM_HEADS, "num_heads")                                                             \
-	X(NUM_KV_HEADS, "num_kv_heads")                                                       \
-	X(HEAD_DIM, "head_dim")                                                               \
-	X(HEAD_DIM_V, "head_dim_v")                                                           \
-	X(KV_DTYPE, "kv_dtype")                                                               \
-	X(SCALE_MODE, "scale_mode")                                                           \
-	X(BLOCK_SIZE, "block_size")                                                           \
-	X(LAYOUT, "layout")                                                                   \
-	X(BLOCK_BYTES, "bytes of a block (more than a slab)")                                 \
-	X(GRANT_TOKENS, "grant tokens")                                                       \
-	X(GRANT_SEQUENCES, "grant sequences")                                                 \
-	X(NAMESPACE, "namespace")                                                             \
-	X(NAMESPACE_FIELDS, "namespace fields")                                               \
-	X(TENANT, "tenant")                                                                   \
-	X(SEQUENCE, "sequence key")                                                           \
-	X(SEQUENCES, "open sequences")                                                        \
-	X(TOKENS, "tokens")                                                                   \
-	X(MAX_MATCH, "max_match")                                                             \
-	X(PARAMS, "parameter set")                                                            \
-	X(SM_SCALE, "sm_scale")                                                               \
-	X(LOGIT_CAP, "logit_cap")                                                             \
-	X(SLIDING_WINDOW, "sliding_window")                                                   \
-	X(Q_DTYPE, "q_dtype")                                                                 \
-	X(KV_IN_DTYPE, "kv_in_dtype")                                                         \
-	X(OUT_DTYPE, "out_dtype")                                                             \
-	X(STRIDE, "stride")                                                                   \
-	X(SINKS, "sinks")                                                                     \
-	X(ALIBI, "alibi slopes")                                                              \
-	X(IN_SCALES, "scales of quantised input")                                             \
-	X(K_SCALE, "k_scale")                                                                 \
-	X(V_SCALE, "v_scale")                                                                 \
-	X(PLAN, "plan tag")                                                                   \
-	X(PLANS, "live plans")                                                                \
-	X(ROWS, "rows")                                                                       \
-	X(ROW_START, "row start")                                                             \
-	X(ROW_TOKENS, "row tokens")                                                           \
-	X(PUBLISH_UPTO, "publish_upto")                                                       \
-	X(ROW_FLAGS, "row flags (a job that is not causal wants NONCAUSAL rows)")                     \
-	X(MASK, "mask")                                                                       \
-	X(LAYER, "layer")                                                                     \
-	X(SRC_LAYER, "src_layer")                                                             \
-	X(Q, "q")                                                                             \
-	X(K, "k")                                                                             \
-	X(V, "v")                                                                             \
-	X(OUT, "out")                                                                         \
-	X(LSE, "lse")                                                                         \
-	X(BLOCKS, "blocks")                                                                   \
-	X(QUOTA, "quota")                                                                     \
-	X(TARGET, "job to cancel")                                                            \
-	X(SEGMENT, "segment")                                                                 \
-	X(SEGMENT_BYTES, "segment bytes")                                                     \
-	X(ARENA_MAX, "arena-max")                                                             \
-	X(META, "metadata memory")                                                            \
+#define ATTND_WIRE_FIELDS(X)                                                      \
+	X(NONE, "")                                                               \
+	X(OPCODE, "opcode")                                                       \
+	X(FLAGS, "flags")                                                         \
+	X(DEADLINE, "deadline_us")                                                \
+	X(RESERVED, "a reserved field (must be 0)")                               \
+	X(OFFSET, "an arena offset (segment, range or alignment)")                \
+	X(LENGTH, "length")                                                       \
+	X(ENGINE, "engine")                                                       \
+	X(ENGINE_ID, "engine id")                                                 \
+	X(CACHE, "cache")                                                         \
+	X(NAME, "cache name")                                                     \
+	X(NUM_LAYERS, "num_layers")                                               \
+	X(NUM_HEADS, "num_heads")                                                 \
+	X(NUM_KV_HEADS, "num_kv_heads")                                           \
+	X(HEAD_DIM, "head_dim")                                                   \
+	X(HEAD_DIM_V, "head_dim_v")                                               \
+	X(KV_DTYPE, "kv_dtype")                                                   \
+	X(SCALE_MODE, "scale_mode")                                               \
+	X(BLOCK_SIZE, "block_size")                                               \
+	X(LAYOUT, "layout")                                                       \
+	X(BLOCK_BYTES, "bytes of a block (more than a slab)")                     \
+	X(GRANT_TOKENS, "grant tokens")                                           \
+	X(GRANT_SEQUENCES, "grant sequences")                                     \
+	X(NAMESPACE, "namespace")                                                 \
+	X(NAMESPACE_FIELDS, "namespace fields")                                   \
+	X(TENANT, "tenant")                                                       \
+	X(SEQUENCE, "sequence key")                                               \
+	X(SEQUENCES, "open sequences")                                            \
+	X(TOKENS, "tokens")                                                       \
+	X(MAX_MATCH, "max_match")                                                 \
+	X(PARAMS, "parameter set")                                                \
+	X(SM_SCALE, "sm_scale")                                                   \
+	X(LOGIT_CAP, "logit_cap")                                                 \
+	X(SLIDING_WINDOW, "sliding_window")                                       \
+	X(Q_DTYPE, "q_dtype")                                                     \
+	X(KV_IN_DTYPE, "kv_in_dtype")                                             \
+	X(OUT_DTYPE, "out_dtype")                                                 \
+	X(STRIDE, "stride")                                                       \
+	X(SINKS, "sinks")                                                         \
+	X(ALIBI, "alibi slopes")                                                  \
+	X(IN_SCALES, "scales of quantised input")                                 \
+	X(K_SCALE, "k_scale")                                                     \
+	X(V_SCALE, "v_scale")                                                     \
+	X(PLAN, "plan tag")                                                       \
+	X(PLANS, "live plans")                                                    \
+	X(ROWS, "rows")                                                           \
+	X(ROW_START, "row start")                                                 \
+	X(ROW_TOKENS, "row tokens")                                               \
+	X(PUBLISH_UPTO, "publish_upto")                                           \
+	X(ROW_FLAGS, "row flags (a job that is not causal wants NONCAUSAL rows)") \
+	X(MASK, "mask")                                                           \
+	X(LAYER, "layer")                                                         \
+	X(SRC_LAYER, "src_layer")                                                 \
+	X(Q, "q")                                                                 \
+	X(K, "k")                                                                 \
+	X(V, "v")                                                                 \
+	X(OUT, "out")                                                             \
+	X(LSE, "lse")                                                             \
+	X(BLOCKS, "blocks")                                                       \
+	X(QUOTA, "quota")                                                         \
+	X(TARGET, "job to cancel")                                                \
+	X(SEGMENT, "segment")                                                     \
+	X(SEGMENT_BYTES, "segment bytes")                                         \
+	X(ARENA_MAX, "arena-max")                                                 \
+	X(META, "metadata memory")                                                \
 	X(SESSIONS, "sessions")
 
 enum attnd_wire_field {
 #define ATTND_X(id, text) ATTND_FIELD_##id,
 	ATTND_WIRE_FIELDS(ATTND_X)
 #undef ATTND_X
-	ATTND_FIELDS,
+		ATTND_FIELDS,
 };
 
 /* ---- Handshake: messages over the SOCK_SEQPACKET UNIX socket ---- */
@@ -182,7 +182,8 @@ ATTND_WIRE_AT(struct attnd_msg_hello, sq_entries, 20);
 ATTND_WIRE_AT(struct attnd_msg_hello, name, 32);
 
 enum {
-	ATTND_HELLO_OWNER_PIDFD = 1, /* a pidfd follows: the process whose end ends the engine that this session makes */
+	ATTND_HELLO_OWNER_PIDFD =
+		1, /* a pidfd follows: the process whose end ends the engine that this session makes */
 	ATTND_HELLO_FLAGS = 1,
 };
 
@@ -245,20 +246,20 @@ ATTND_WIRE_AT(struct attnd_msg_reply, text, 32);
 
 enum attnd_opcode {
 	ATTND_OP_PING = 1,
-	ATTND_OP_ENGINE,      /* join an engine or make it */
-	ATTND_OP_CACHE_OPEN,  /* join a cache or create it */
-	ATTND_OP_GRANT,       /* guaranteed tokens and sequences of a cache */
-	ATTND_OP_SCALES,      /* static K and V scales of a layer */
-	ATTND_OP_NAMESPACE,   /* namespace id of (tenant, adapter, salt) */
-	ATTND_OP_PARAMS,      /* register a parameter set */
-	ATTND_OP_SEQ_OPEN,    /* match and hold a prefix */
+	ATTND_OP_ENGINE,     /* join an engine or make it */
+	ATTND_OP_CACHE_OPEN, /* join a cache or create it */
+	ATTND_OP_GRANT,	     /* guaranteed tokens and sequences of a cache */
+	ATTND_OP_SCALES,     /* static K and V scales of a layer */
+	ATTND_OP_NAMESPACE,  /* namespace id of (tenant, adapter, salt) */
+	ATTND_OP_PARAMS,     /* register a parameter set */
+	ATTND_OP_SEQ_OPEN,   /* match and hold a prefix */
 	ATTND_OP_SEQ_FORK,
 	ATTND_OP_SEQ_TRIM,
-	ATTND_OP_SEQ_CLOSE,   /* one or many */
+	ATTND_OP_SEQ_CLOSE, /* one or many */
 	ATTND_OP_PLAN,
-	ATTND_OP_PLAN_END,    /* end a plan without its LAST job: nothing of it stays */
-	ATTND_OP_DECODE,      /* one layer of a plan whose rows have one token each */
-	ATTND_OP_EXTEND,      /* one layer of any plan */
+	ATTND_OP_PLAN_END, /* end a plan without its LAST job: nothing of it stays */
+	ATTND_OP_DECODE,   /* one layer of a plan whose rows have one token each */
+	ATTND_OP_EXTEND,   /* one layer of any plan */
 	ATTND_OP_CANCEL,
 	ATTND_OPS,
 	/* Reserved numbers; -EOPNOTSUPP until they exist. */
@@ -284,7 +285,7 @@ struct attnd_sqe {
 	uint32_t user_data;   /* comes back in the CQE; CANCEL names a job by it */
 	uint32_t deadline_us; /* from the daemon's taking it; 1 .. ATTND_MAX_DEADLINE_US */
 	union {
-		struct { /* DECODE, EXTEND */
+		struct {		    /* DECODE, EXTEND */
 			uint32_t plan;	    /* the session's plan tag */
 			uint16_t params;    /* parameter set */
 			uint16_t src_layer; /* whose K/V attention reads: `layer`, or an earlier one with JOB_NO_KV */
@@ -304,7 +305,7 @@ struct attnd_sqe {
 			uint32_t ns;
 			uint32_t num_tokens; /* OPEN: tokens; FORK, TRIM: the length to keep */
 			uint64_t key;
-			uint64_t tokens; /* OPEN: uint64_t [num_tokens]; CLOSE with CLOSE_MANY: the keys */
+			uint64_t tokens;    /* OPEN: uint64_t [num_tokens]; CLOSE with CLOSE_MANY: the keys */
 			uint64_t max_match; /* OPEN */
 			uint64_t new_key;   /* FORK */
 			uint64_t reserved;
@@ -330,7 +331,7 @@ struct attnd_sqe {
 			uint32_t reserved2;
 			uint64_t reserved3[4];
 		} scales;
-		struct { /* CANCEL */
+		struct {		 /* CANCEL */
 			uint32_t target; /* user_data of a job of this session */
 			uint32_t reserved;
 			uint64_t reserved2[5];
@@ -354,18 +355,18 @@ ATTND_WIRE_AT(struct attnd_sqe, obj.payload, 24);
 ATTND_WIRE_AT(struct attnd_sqe, grant.tokens, 24);
 ATTND_WIRE_AT(struct attnd_sqe, scales.v_scale, 24);
 
-enum { /* sqe.flags */
-	ATTND_JOB_LAST = 1,   /* the plan's last job: success makes its tokens part of the sequences */
-	ATTND_JOB_NO_KV = 2,  /* brings no K/V; reads those of src_layer, written in this plan */
-	ATTND_JOB_NO_OUT = 4, /* K/V only: q, out and lse are ignored */
-	ATTND_JOB_LSE = 8,    /* store lse, float [tokens][num_heads] */
-	ATTND_JOB_FLAGS = 15,
-	ATTND_ENGINE_CREATE = 1, /* ENGINE: make it (-EEXIST if it is there); else join (-ENOENT) */
-	ATTND_ENGINE_FLAGS = 1,
-	ATTND_CACHE_CREATE = 1, /* CACHE_OPEN: make it if it is not there */
-	ATTND_CACHE_FLAGS = 1,
-	ATTND_CLOSE_MANY = 1, /* SEQ_CLOSE: sequence.num_tokens keys at sequence.tokens; unknown keys are skipped */
-	ATTND_CLOSE_FLAGS = 1,
+enum {			     /* sqe.flags */
+       ATTND_JOB_LAST = 1,   /* the plan's last job: success makes its tokens part of the sequences */
+       ATTND_JOB_NO_KV = 2,  /* brings no K/V; reads those of src_layer, written in this plan */
+       ATTND_JOB_NO_OUT = 4, /* K/V only: q, out and lse are ignored */
+       ATTND_JOB_LSE = 8,    /* store lse, float [tokens][num_heads] */
+       ATTND_JOB_FLAGS = 15,
+       ATTND_ENGINE_CREATE = 1, /* ENGINE: make it (-EEXIST if it is there); else join (-ENOENT) */
+       ATTND_ENGINE_FLAGS = 1,
+       ATTND_CACHE_CREATE = 1, /* CACHE_OPEN: make it if it is not there */
+       ATTND_CACHE_FLAGS = 1,
+       ATTND_CLOSE_MANY = 1, /* SEQ_CLOSE: sequence.num_tokens keys at sequence.tokens; unknown keys are skipped */
+       ATTND_CLOSE_FLAGS = 1,
 };
 
 /* ---- Completion ---- */
@@ -440,7 +441,7 @@ struct attnd_wire_params {
 	uint32_t sliding_window; /* keys including the row's own; 0: none */
 	uint8_t causal;
 	uint8_t q_dtype, out_dtype; /* f32, f16, bf16 */
-	uint8_t kv_in_dtype;	 /* q_dtype, or the cache's dtype */
+	uint8_t kv_in_dtype;	    /* q_dtype, or the cache's dtype */
 	uint16_t cache;
 	uint16_t reserved;
 	uint32_t reserved2;
@@ -481,7 +482,8 @@ ATTND_WIRE_AT(struct attnd_wire_row, publish_upto, 32);
 ATTND_WIRE_AT(struct attnd_wire_row, mask, 40);
 
 enum {
-	ATTND_WIRE_ROW_NONCAUSAL = 1, /* its jobs are not causal: takes nothing over, and it and all that follows is never published */
+	ATTND_WIRE_ROW_NONCAUSAL =
+		1, /* its jobs are not causal: takes nothing over, and it and all that follows is never published */
 	ATTND_WIRE_ROW_FLAGS = 1,
 };
 
@@ -508,8 +510,8 @@ struct attnd_session_region {
 	_Atomic uint32_t closed;   /* 1: this session has ended; nothing more will complete */
 	uint8_t pad2[128 - 8];
 	/* Written by the client. */
-	_Atomic uint32_t cq_head;     /* completions consumed */
-	_Atomic uint32_t cq_waiting;  /* 1: wake the futex at cq_event; 2: send a byte over the wake socket */
+	_Atomic uint32_t cq_head;    /* completions consumed */
+	_Atomic uint32_t cq_waiting; /* 1: wake the futex at cq_event; 2: send a byte over the wake socket */
 	uint8_t pad3[128 - 8];
 };
 ATTND_WIRE_SIZE(struct attnd_session_region, 512);
@@ -521,27 +523,27 @@ ATTND_WIRE_AT(struct attnd_session_region, cq_head, 384);
 /* ---- The lookup region of a realm: read-only to clients ---- */
 
 /* Counters of a realm, all monotonic but the gauges at the end. One line feeds struct and names. */
-#define ATTND_WIRE_COUNTERS(X)                                                                \
-	X(query_tokens, "tokens that opens asked for")                                        \
-	X(hit_tokens, "tokens that opens found cached")                                       \
-	X(taken_tokens, "row tokens that plans found cached")                                 \
-	X(planned_tokens, "row tokens of plans")                                              \
-	X(published_tokens, "tokens published")                                               \
-	X(opens, "sequences opened")                                                          \
-	X(closes, "sequences closed")                                                         \
-	X(plans, "plans made")                                                                \
-	X(decode_jobs, "decode jobs done")                                                    \
-	X(extend_jobs, "extend jobs done")                                                    \
-	X(failed_jobs, "jobs that ended with an error")                                       \
-	X(evicted_blocks, "blocks evicted")                                                   \
-	X(copied_blocks, "blocks copied on write")                                            \
-	X(sessions, "sessions connected")                                                     \
+#define ATTND_WIRE_COUNTERS(X)                                \
+	X(query_tokens, "tokens that opens asked for")        \
+	X(hit_tokens, "tokens that opens found cached")       \
+	X(taken_tokens, "row tokens that plans found cached") \
+	X(planned_tokens, "row tokens of plans")              \
+	X(published_tokens, "tokens published")               \
+	X(opens, "sequences opened")                          \
+	X(closes, "sequences closed")                         \
+	X(plans, "plans made")                                \
+	X(decode_jobs, "decode jobs done")                    \
+	X(extend_jobs, "extend jobs done")                    \
+	X(failed_jobs, "jobs that ended with an error")       \
+	X(evicted_blocks, "blocks evicted")                   \
+	X(copied_blocks, "blocks copied on write")            \
+	X(sessions, "sessions connected")                     \
 	X(sequences, "sequences open")
 
 struct attnd_lookup_region {
 	uint64_t magic; /* stored last, with release */
 	uint16_t abi_major, abi_minor;
-	uint32_t peek_offset;  /* 0: no peek table */
+	uint32_t peek_offset; /* 0: no peek table */
 	uint64_t peek_entries;
 	uint64_t instance;
 	uint8_t pad[128 - 32];

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 struct attnd_region {
-	void *base;	   /* NULL: none */
+	void *base; /* NULL: none */
 	size_t bytes;
 	size_t page_bytes; /* of the backing: huge page size, or the system's */
 	int fd;		   /* -1: none */
