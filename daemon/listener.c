@@ -120,8 +120,8 @@ static int lock_instance(struct listener *l)
 	int r;
 
 	socket_dir(l, path);
-	if (*path && mkdir(path, 0755) && errno != EEXIST)
-		log_debug("%s: %s", path, strerror(errno)); /* the lock will tell */
+	if (*path && mkdir(path, 0755) == 0)
+		chmod(path, 0755); /* whatever the umask: clients pass through */
 	lock_path(l, path);
 	do
 		r = try_lock(l, path);

@@ -344,14 +344,17 @@ static void test_modes(void **state)
 
 static void test_missing_directory(void **state)
 {
-	struct process p = {0};
+	struct process p = {.prepare = umask_777};
 	char deep[100], flag[120];
+	struct stat st;
 
 	(void)state;
 	snprintf(deep, sizeof(deep), "%s/made", dir);
 	snprintf(flag, sizeof(flag), "--socket=%s/s", deep);
 	START(&p, "--config=/dev/null", flag);
 	ready(&p);
+	assert_int_equal(stat(deep, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0755);
 	assert_end(&p, SIGTERM, 0);
 	assert_int_equal(rmdir(deep), 0); /* and nothing is left in it */
 	snprintf(flag, sizeof(flag), "--socket=%s/a/b/s", deep);
