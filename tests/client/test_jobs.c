@@ -258,7 +258,7 @@ static void no_answer_is_etimedout(void **state)
 	FAKE_HOW(f, hold, true);
 	assert_int_equal(attnd_ping_async(a, 0, &job), 0);
 	assert_int_equal(attnd_wait(a, job, &r), -ETIMEDOUT); /* deadline and grace */
-	assert_in_range(attnd_now_ns() - before, 900 * MS, 3000 * MS);
+	assert_in_range(attnd_now_ns() - before, 900 * MS, 10000 * MS);
 	assert_non_null(strstr(attnd_strerror(a, -ETIMEDOUT), "still its own"));
 	/* It may be waited for again. */
 	fake_release(f, false);
@@ -300,7 +300,7 @@ static void next_has_a_timeout(void **state)
 	assert_int_equal(attnd_ping_async(a, 0, &job), 0);
 	before = attnd_now_ns();
 	assert_int_equal(attnd_next(a, &r, 20000), -EAGAIN);
-	assert_in_range(attnd_now_ns() - before, 20 * MS, 1000 * MS);
+	assert_in_range(attnd_now_ns() - before, 20 * MS, 5000 * MS);
 	fake_release(f, false);
 	assert_int_equal(attnd_next(a, &r, 1000000), 0);
 	assert_int_equal(r.job, job);
@@ -423,7 +423,7 @@ static void death_ends_a_wait(void **state)
 		assert_int_equal(attnd_ping_async(a, 0, &job[i]), 0);
 	pthread_create(&t, NULL, kill_later, f);
 	assert_int_equal(attnd_wait(a, job[1], &r), -ECONNRESET);
-	assert_true(attnd_now_ns() - before < 1000 * MS);
+	assert_true(attnd_now_ns() - before < 5000 * MS);
 	pthread_join(t, NULL);
 	assert_int_equal(attnd_next(a, &r, 0), 0);
 	assert_int_equal(r.job, job[0]);
