@@ -150,6 +150,7 @@ static const struct goal {
 	{"P10", goal_step, "decode steps through the daemon / the same kernels in-process"},
 	{"P4", goal_shared, "16 sequences under one prompt / the machine's roof"},
 	{"P6", goal_latency, "a small job beyond its kernel / a raw round trip of the same bytes"},
+	{"P7", goal_scaling, "longer contexts, larger batches, more workers"},
 };
 
 static bool wanted(const char *goal)

@@ -140,6 +140,14 @@ uint64_t remote_sequence(struct remote *r, const uint64_t *tokens, uint64_t num_
 	return key;
 }
 
+uint64_t remote_fork(struct remote *r, uint64_t key, uint64_t length)
+{
+	uint64_t copy = r->next_key++;
+
+	check(r, attnd_seq_fork(r->a, key, copy, length), "forking a sequence");
+	return copy;
+}
+
 /* K/V of all layers for a plan that was made. */
 static void store_layers(struct remote *r)
 {
@@ -230,5 +238,15 @@ double remote_step(struct remote *r, const uint64_t *keys, const uint32_t *lengt
 
 	for (uint32_t i = 0; i < jobs; i++)
 		remote_layer(r, num_rows, i % r->shape.layers, i + 1 == jobs, i ? 0 : plan);
+	return now_seconds() - start;
+}
+
+double remote_job(struct remote *r, const uint64_t *keys, const uint32_t *lengths, uint32_t num_rows)
+{
+	double start;
+
+	check(r, attnd_wait(r->a, remote_plan(r, keys, lengths, num_rows), NULL), "planning");
+	start = now_seconds();
+	remote_layer(r, num_rows, 0, false, 0);
 	return now_seconds() - start;
 }

@@ -68,10 +68,15 @@ uint64_t remote_sequence(struct remote *r, const uint64_t *tokens, uint64_t num_
 void remote_fill(struct remote *r, const uint64_t *keys, uint32_t num_keys, const uint64_t *tokens, uint64_t from,
 		 uint64_t to, uint64_t publish);
 
+/** A new sequence with the first `length` tokens of another, and its blocks. */
+uint64_t remote_fork(struct remote *r, uint64_t key, uint64_t length);
+
 /** A decode step's plan: sequence i's next token is at lengths[i]. On its way when this returns. */
 attnd_job_t remote_plan(struct remote *r, const uint64_t *keys, const uint32_t *lengths, uint32_t num_rows);
 /** One layer of it: q, k and v stored, the job, out read. `plan`: 0, or a plan to wait for meanwhile. */
 void remote_layer(struct remote *r, uint32_t num_rows, uint32_t layer, bool last, attnd_job_t plan);
+/** Seconds of one layer of a plan that was made before: what a step of many layers comes to, a layer. */
+double remote_job(struct remote *r, const uint64_t *keys, const uint32_t *lengths, uint32_t num_rows);
 /** Seconds of a plan and `jobs` layers, going round those there are. */
 double remote_step(struct remote *r, const uint64_t *keys, const uint32_t *lengths, uint32_t num_rows, uint32_t jobs);
 
