@@ -377,8 +377,6 @@ static struct answer op_plan(struct leader *l, struct lead_session *ls, const st
 	struct row_request *rows;
 	struct answer a;
 
-	if (sqe->plan.reserved || sqe->plan.reserved2 || sqe->plan.reserved3[0] || sqe->plan.reserved3[1])
-		return ANSWER_BAD(EINVAL, RESERVED, 0);
 	if (sqe->plan.cache >= ls->engine->num_caches)
 		return ANSWER_BAD(ENOENT, CACHE, ls->engine->num_caches);
 	if (!sqe->plan.num_rows || sqe->plan.num_rows > ATTND_MAX_ROWS)
@@ -408,6 +406,36 @@ static struct answer op_plan_end(struct lead_session *ls, const struct attnd_sqe
 
 /* ---- Dispatch ---- */
 
+/* Fields without a meaning must be 0, so that they can get one. */
+static bool reserved_clear(const struct attnd_sqe *sqe)
+{
+	switch (sqe->opcode) {
+	case ATTND_OP_ENGINE:
+	case ATTND_OP_CACHE_OPEN:
+	case ATTND_OP_NAMESPACE:
+	case ATTND_OP_PARAMS:
+		return all_zero(sqe->obj.reserved, sizeof(sqe->obj.reserved));
+	case ATTND_OP_GRANT:
+		return !sqe->grant.reserved && all_zero(sqe->grant.reserved2, sizeof(sqe->grant.reserved2));
+	case ATTND_OP_SCALES:
+		return !sqe->scales.reserved && !sqe->scales.reserved2 &&
+		       all_zero(sqe->scales.reserved3, sizeof(sqe->scales.reserved3));
+	case ATTND_OP_SEQ_OPEN:
+	case ATTND_OP_SEQ_FORK:
+	case ATTND_OP_SEQ_TRIM:
+	case ATTND_OP_SEQ_CLOSE:
+		return !sqe->sequence.reserved;
+	case ATTND_OP_PLAN:
+	case ATTND_OP_PLAN_END:
+		return !sqe->plan.reserved && !sqe->plan.reserved2 &&
+		       all_zero(sqe->plan.reserved3, sizeof(sqe->plan.reserved3));
+	case ATTND_OP_CANCEL:
+		return !sqe->cancel.reserved && all_zero(sqe->cancel.reserved2, sizeof(sqe->cancel.reserved2));
+	default:
+		return true;
+	}
+}
+
 static struct answer check_header(const struct attnd_sqe *sqe)
 {
 	static const uint8_t flags[ATTND_OPS] = {
@@ -424,7 +452,7 @@ static struct answer check_header(const struct attnd_sqe *sqe)
 		return ANSWER_BAD(EINVAL, FLAGS, flags[sqe->opcode]);
 	if (!sqe->deadline_us || sqe->deadline_us > ATTND_MAX_DEADLINE_US)
 		return ANSWER_BAD(EINVAL, DEADLINE, ATTND_MAX_DEADLINE_US);
-	return ANSWER_OK;
+	return reserved_clear(sqe) ? ANSWER_OK : ANSWER_BAD(EINVAL, RESERVED, 0);
 }
 
 /* Everything but PING, ENGINE and CACHE_OPEN needs an engine that lives. */

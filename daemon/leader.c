@@ -124,7 +124,6 @@ static void session_stop(struct lead_session *ls)
 	ls->ending = true;
 	ls->queue_num = 0;
 	seq_open_abort(&ls->opening);
-	atomic_store_explicit(&ls->session->shared->closed, 1, memory_order_release);
 	if (ls->running) {
 		ls->job_request.give_up = -ECONNRESET;
 		atomic_store_explicit(&ls->job.team.cancelled, true, memory_order_relaxed);

@@ -502,23 +502,25 @@ struct attnd_session_region {
 	uint32_t sq_entries, cq_entries;
 	uint32_t sq_offset, cq_offset; /* bytes from the region's start */
 	uint8_t pad0[128 - 28];
-	/* Written by the daemon. */
-	_Atomic uint32_t sq_head;     /* entries taken */
+	/* Written by the daemon; what changes with every request apart from what submissions look at. */
+	_Atomic uint32_t sq_head; /* entries taken */
+	uint8_t pad1[128 - 4];
 	_Atomic uint32_t need_wakeup; /* 1: the leader sleeps; send a byte over the wake socket */
-	uint8_t pad1[128 - 8];
+	uint8_t pad2[128 - 4];
 	_Atomic uint32_t cq_event; /* futex word: grows with each batch of completions when cq_waiting was set */
 	_Atomic uint32_t closed;   /* 1: this session has ended; nothing more will complete */
-	uint8_t pad2[128 - 8];
+	uint8_t pad3[128 - 8];
 	/* Written by the client. */
 	_Atomic uint32_t cq_head;    /* completions consumed */
 	_Atomic uint32_t cq_waiting; /* 1: wake the futex at cq_event; 2: send a byte over the wake socket */
-	uint8_t pad3[128 - 8];
+	uint8_t pad4[128 - 8];
 };
-ATTND_WIRE_SIZE(struct attnd_session_region, 512);
+ATTND_WIRE_SIZE(struct attnd_session_region, 640);
 ATTND_WIRE_AT(struct attnd_session_region, sq_entries, 12);
 ATTND_WIRE_AT(struct attnd_session_region, sq_head, 128);
-ATTND_WIRE_AT(struct attnd_session_region, cq_event, 256);
-ATTND_WIRE_AT(struct attnd_session_region, cq_head, 384);
+ATTND_WIRE_AT(struct attnd_session_region, need_wakeup, 256);
+ATTND_WIRE_AT(struct attnd_session_region, cq_event, 384);
+ATTND_WIRE_AT(struct attnd_session_region, cq_head, 512);
 
 /* ---- The lookup region of a realm: read-only to clients ---- */
 
