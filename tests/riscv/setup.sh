@@ -9,7 +9,7 @@
 # private apt configurations with the machine's own mirror; /etc/apt is not touched. A second run
 # finds everything and needs no network.
 set -eu
-cd "$(dirname "$0")"
+cd "$(dirname "${BASH_SOURCE[0]}")"
 . ./env.sh
 
 tools="clang-19 lld-19 llvm-19"
@@ -76,10 +76,10 @@ qemu_ok() {
 	[ "${v:-0}" -ge 9 ]
 }
 
-install_qemu() {
+# Packages of a qemu that is new enough.
+install_from_qemu() {
 	local conf='' from=''
-	qemu_ok && return
-	say APT 'qemu-user'
+	say APT "$*"
 	if . /etc/os-release && [ "${VERSION_ID:-}" = 12 ]; then
 		conf=$(apt_conf backports 'bookworm bookworm-backports' "$(dpkg --print-architecture)" /var/lib/dpkg/status)
 		from='-t bookworm-backports'
@@ -87,8 +87,11 @@ install_qemu() {
 	fi
 	# shellcheck disable=SC2086
 	as_root env ${conf:+APT_CONFIG="$conf"} DEBIAN_FRONTEND=noninteractive \
-		apt-get install -y -q --no-install-recommends $from qemu-user >&2 </dev/null
-	qemu_ok
+		apt-get install -y -q --no-install-recommends $from "$@" >&2 </dev/null
+}
+
+install_qemu() {
+	qemu_ok || { install_from_qemu qemu-user && qemu_ok; }
 }
 
 # usr-merged, as the packages are. A new list of packages makes a new sysroot.
@@ -113,6 +116,9 @@ make_sysroot() {
 	ln -s openblas-pthread/libopenblas.so{,.0} "$sysroot/usr/lib/$target/"
 	printf '%s\n' "$packages" >"$stamp"
 }
+
+# The virtual machine's setup takes the functions from here.
+[ "${BASH_SOURCE[0]}" = "$0" ] || return 0
 
 mkdir -p "$cache"
 exec 9>"$cache/lock"
