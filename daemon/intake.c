@@ -38,8 +38,8 @@ static void *copy_in(struct leader *l, const struct lead_session *ls, uint64_t o
 
 	if (!src)
 		return NULL;
-	if (at + bytes > l->copy_bytes) {
-		size_t size = (at + bytes) * 2;
+	if (at + bytes >= l->copy_bytes) {
+		size_t size = (at + bytes) * 2 + 4096;
 		void *p = realloc(l->copy, size);
 
 		if (!p)
@@ -281,7 +281,7 @@ static struct answer op_close(struct leader *l, struct lead_session *ls, const s
 
 /* ---- Plans ---- */
 
-static struct answer check_row(const struct attnd_wire_row *w, uint64_t *tokens)
+static struct answer check_row(const struct attnd_wire_row *w, uint64_t *tokens, uint64_t *words)
 {
 	if (!w->num_tokens || w->num_tokens > ATTND_MAX_PLAN_TOKENS - *tokens)
 		return ANSWER_BAD(EINVAL, ROW_TOKENS, ATTND_MAX_PLAN_TOKENS);
@@ -290,7 +290,19 @@ static struct answer check_row(const struct attnd_wire_row *w, uint64_t *tokens)
 	if (w->flags & ~(uint32_t)ATTND_WIRE_ROW_FLAGS)
 		return ANSWER_BAD(EINVAL, ROW_FLAGS, ATTND_WIRE_ROW_FLAGS);
 	*tokens += w->num_tokens;
-	return ANSWER_OK;
+	*words += w->mask == ATTND_OFFSET_NONE ? 0 : w->num_tokens * (((uint64_t)w->num_tokens + 63) / 64);
+	return *words > ATTND_MAX_MASK_WORDS ? ANSWER_BAD(EINVAL, MASK, ATTND_MAX_MASK_WORDS) : ANSWER_OK;
+}
+
+/* Before anything is copied again and again, or ended: a job may run on one of its sequences. */
+static bool rows_busy(const struct leader *l, const struct engine *e, const struct attnd_sqe *sqe)
+{
+	const struct attnd_wire_row *w = l->copy;
+
+	for (uint32_t i = 0; i < sqe->plan.num_rows; i++)
+		if (plan_busy(e, sqe->plan.cache, w[i].key))
+			return true;
+	return false;
 }
 
 /*
@@ -302,14 +314,16 @@ static struct answer copy_rows(struct leader *l, struct lead_session *ls, const 
 {
 	uint32_t n = sqe->plan.num_rows;
 	size_t at = n * sizeof(struct attnd_wire_row), first = at;
-	uint64_t tokens = 0;
+	uint64_t tokens = 0, mask_words = 0;
 
 	if (!copy_in(l, ls, sqe->plan.rows, at, sizeof(uint64_t), 0))
 		return ANSWER_BAD(EFAULT, ROWS, sqe->plan.rows);
+	if (rows_busy(l, ls->engine, sqe))
+		return ANSWER_LATER;
 	for (uint32_t i = 0; i < n; i++) {
 		struct attnd_wire_row w = ((struct attnd_wire_row *)l->copy)[i];
 		uint64_t words = (uint64_t)w.num_tokens * (((uint64_t)w.num_tokens + 63) / 64);
-		struct answer a = check_row(&w, &tokens);
+		struct answer a = check_row(&w, &tokens, &mask_words);
 
 		if (a.res)
 			return a;
@@ -357,8 +371,6 @@ static struct answer make_plan(struct lead_session *ls, const struct attnd_sqe *
 	if (live_plans(ls) >= ATTND_MAX_PLANS)
 		return ANSWER_BAD(ENOSPC, PLANS, ATTND_MAX_PLANS);
 	r = plan_make(ls, ls->engine, sqe->plan.cache, sqe->plan.tag, rows, sqe->plan.num_rows, &ls->plans, &p);
-	if (r == -EBUSY)
-		return ANSWER_LATER;
 	if (r)
 		return (struct answer){.res = r, .field = ATTND_FIELD_PLAN};
 	for (uint32_t i = 0; i < p->num_rows; i++) {
@@ -577,13 +589,13 @@ uint32_t intake_run(struct leader *l, struct lead_session *ls)
 		if (!q->give_up && l->now > q->deadline_ns)
 			q->give_up = -ETIMEDOUT;
 		ls->job_request = *q;
-		if (q->give_up) {
-			seq_open_abort(&ls->opening);
+		if (q->give_up)
 			a.res = q->give_up;
-		} else
+		else
 			a = dispatch(l, ls, &ls->job_request.sqe, &started);
 		if (a.res == -EINPROGRESS)
 			return done + (ls->opening.seq != NULL);
+		seq_open_abort(&ls->opening); /* one under way that failed before its next slice */
 		ls->queue_head = (ls->queue_head + 1) & (ls->cq_entries - 1);
 		ls->queue_num--;
 		done++;

@@ -205,15 +205,19 @@ static struct plan *plan_alloc(const struct cache *c, const struct row_request *
 	return p;
 }
 
+bool plan_busy(const struct engine *e, uint32_t ci, uint64_t key)
+{
+	const struct seq *s = seq_find(e, key);
+
+	return s && (s->opening || (s->in[ci].plan && s->in[ci].plan->running));
+}
+
 /* Earlier plans of these sequences end; -EBUSY while a job runs on one. */
 static int end_earlier(struct engine *e, uint32_t ci, const struct row_request *rows, uint32_t num_rows)
 {
-	for (uint32_t i = 0; i < num_rows; i++) {
-		struct seq *s = seq_find(e, rows[i].wire.key);
-
-		if (s && (s->opening || (s->in[ci].plan && s->in[ci].plan->running)))
+	for (uint32_t i = 0; i < num_rows; i++)
+		if (plan_busy(e, ci, rows[i].wire.key))
 			return -EBUSY;
-	}
 	for (uint32_t i = 0; i < num_rows; i++) {
 		struct seq *s = seq_find(e, rows[i].wire.key);
 
@@ -281,6 +285,7 @@ int plan_make(const void *session, struct engine *e, uint32_t ci, uint32_t tag, 
 		row->status = !row->seq ? -ENOENT : row->seq->in[ci].plan ? -EINVAL : plan_one(p, row, &rows[i], ids);
 		if (row->status) {
 			row->seq = NULL;
+			row->cached = 0;
 			continue;
 		}
 		row->seq->in[ci].plan = p;

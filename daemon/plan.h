@@ -77,6 +77,9 @@ struct row_request {
 int plan_make(const void *session, struct engine *e, uint32_t cache_index, uint32_t tag,
 	      const struct row_request *rows, uint32_t num_rows, struct plan **list, struct plan **ret);
 
+/** No plan can name this sequence now: a job runs on it, or it is being opened. */
+bool plan_busy(const struct engine *e, uint32_t cache_index, uint64_t key);
+
 /** The plan under this tag, or NULL. */
 struct plan *plan_find(struct plan *list, uint32_t tag);
 

@@ -41,6 +41,7 @@ enum {
 	ATTND_MAX_PLANS = 64,	     /* live plans of one session */
 	ATTND_MAX_ROWS = 4096,	     /* rows of one plan */
 	ATTND_MAX_PLAN_TOKENS = 1 << 20,
+	ATTND_MAX_MASK_WORDS = 1 << 23, /* of all masks of one plan: one grows with its row's square */
 	ATTND_MAX_SEQ_TOKENS = 1 << 24,
 	ATTND_MAX_CLOSE = 65536,   /* keys of one SEQ_CLOSE */
 	ATTND_MAX_NS_BYTES = 4096, /* fields of one namespace */
