@@ -418,34 +418,32 @@ static struct answer op_plan_end(struct lead_session *ls, const struct attnd_sqe
 
 /* ---- Dispatch ---- */
 
-/* Fields without a meaning must be 0, so that they can get one. */
-static bool reserved_clear(const struct attnd_sqe *sqe)
+/* Which 16-bit words of the union an entry uses; the others must be 0. */
+static uint32_t words_used(const struct attnd_sqe *sqe)
 {
-	switch (sqe->opcode) {
-	case ATTND_OP_ENGINE:
-	case ATTND_OP_CACHE_OPEN:
-	case ATTND_OP_NAMESPACE:
-	case ATTND_OP_PARAMS:
-		return all_zero(sqe->obj.reserved, sizeof(sqe->obj.reserved));
-	case ATTND_OP_GRANT:
-		return !sqe->grant.reserved && all_zero(sqe->grant.reserved2, sizeof(sqe->grant.reserved2));
-	case ATTND_OP_SCALES:
-		return !sqe->scales.reserved && !sqe->scales.reserved2 &&
-		       all_zero(sqe->scales.reserved3, sizeof(sqe->scales.reserved3));
-	case ATTND_OP_SEQ_OPEN:
-	case ATTND_OP_SEQ_FORK:
-	case ATTND_OP_SEQ_TRIM:
-	case ATTND_OP_SEQ_CLOSE:
-		return !sqe->sequence.reserved;
-	case ATTND_OP_PLAN:
-	case ATTND_OP_PLAN_END:
-		return !sqe->plan.reserved && !sqe->plan.reserved2 &&
-		       all_zero(sqe->plan.reserved3, sizeof(sqe->plan.reserved3));
-	case ATTND_OP_CANCEL:
-		return !sqe->cancel.reserved && all_zero(sqe->cancel.reserved2, sizeof(sqe->cancel.reserved2));
-	default:
-		return true;
-	}
+	static const uint32_t used[ATTND_OPS] = {
+		[ATTND_OP_ENGINE] = 0xf3,     [ATTND_OP_CACHE_OPEN] = 0xf3,  [ATTND_OP_GRANT] = 0xf7,
+		[ATTND_OP_SCALES] = 0x37,     [ATTND_OP_NAMESPACE] = 0xf3,   [ATTND_OP_PARAMS] = 0xff,
+		[ATTND_OP_SEQ_OPEN] = 0xffff, [ATTND_OP_SEQ_FORK] = 0xf00fc, [ATTND_OP_SEQ_TRIM] = 0xfc,
+		[ATTND_OP_SEQ_CLOSE] = 0xf0,  [ATTND_OP_PLAN] = 0x3ff7,	     [ATTND_OP_PLAN_END] = 0x3,
+		[ATTND_OP_DECODE] = 0xffffff, [ATTND_OP_EXTEND] = 0xffffff,  [ATTND_OP_CANCEL] = 0x3,
+	};
+
+	return sqe->opcode == ATTND_OP_SEQ_CLOSE && (sqe->flags & ATTND_CLOSE_MANY) ? 0xffc : used[sqe->opcode];
+}
+
+static bool unused_are_zero(const struct attnd_sqe *sqe)
+{
+	bool layered =
+		sqe->opcode == ATTND_OP_DECODE || sqe->opcode == ATTND_OP_EXTEND || sqe->opcode == ATTND_OP_SCALES;
+	uint32_t used = words_used(sqe);
+	uint16_t words[24];
+
+	memcpy(words, sqe->u64, sizeof(words));
+	for (int i = 0; i < 24; i++)
+		if (words[i] && !(used >> i & 1))
+			return false;
+	return layered || !sqe->layer;
 }
 
 static struct answer check_header(const struct attnd_sqe *sqe)
@@ -464,7 +462,9 @@ static struct answer check_header(const struct attnd_sqe *sqe)
 		return ANSWER_BAD(EINVAL, FLAGS, flags[sqe->opcode]);
 	if (!sqe->deadline_us || sqe->deadline_us > ATTND_MAX_DEADLINE_US)
 		return ANSWER_BAD(EINVAL, DEADLINE, ATTND_MAX_DEADLINE_US);
-	return reserved_clear(sqe) ? ANSWER_OK : ANSWER_BAD(EINVAL, RESERVED, 0);
+	if (!unused_are_zero(sqe))
+		return ANSWER_BAD(EINVAL, RESERVED, 0);
+	return ANSWER_OK;
 }
 
 /* Everything but PING, ENGINE and CACHE_OPEN needs an engine that lives. */
