@@ -36,7 +36,7 @@ static const struct place {
 	int64_t client_spin_us;
 } places[] = {
 	{"own", "the client on a core of its own", 1, 1, 1, 200, 1, 5000},
-	{"shared", "the client on the daemon's cores", 2, 0, 2, -1, 2, 0},
+	{"shared", "the client on the daemon's cores", 2, 0, 2, -1, 2, -1},
 };
 enum { PLACES = sizeof(places) / sizeof(places[0]) };
 

@@ -151,6 +151,8 @@ static const struct goal {
 	{"P4", goal_shared, "16 sequences under one prompt / the machine's roof"},
 	{"P6", goal_latency, "a small job beyond its kernel / a raw round trip of the same bytes"},
 	{"P7", goal_scaling, "longer contexts, larger batches, more workers"},
+	{"P8", goal_memory, "allocated K/V and metadata / the tokens' own bytes"},
+	{"fairness", goal_fairness, "decodes in one process beside a 32k prefill in another"},
 };
 
 static bool wanted(const char *goal)

@@ -197,7 +197,12 @@ void remote_fill(struct remote *r, const uint64_t *keys, uint32_t num_keys, cons
 	}
 }
 
-/* ---- Decode steps ---- */
+/* ---- Steps ---- */
+
+void remote_wait(struct remote *r, attnd_job_t job)
+{
+	check(r, attnd_wait(r->a, job, NULL), "waiting");
+}
 
 attnd_job_t remote_plan(struct remote *r, const uint64_t *keys, const uint32_t *lengths, uint32_t num_rows)
 {
@@ -211,24 +216,45 @@ attnd_job_t remote_plan(struct remote *r, const uint64_t *keys, const uint32_t *
 	return job;
 }
 
+static struct attnd_attend layer_job(const struct remote *r, uint32_t layer, bool last)
+{
+	return (struct attnd_attend){.plan = PLAN_TAG,
+				     .params = PARAMS_ID,
+				     .layer = layer,
+				     .flags = last ? ATTND_LAST : 0u,
+				     .q = r->q,
+				     .k = r->k,
+				     .v = r->v,
+				     .out = r->out};
+}
+
 void remote_layer(struct remote *r, uint32_t num_rows, uint32_t layer, bool last, attnd_job_t plan)
 {
-	const struct attnd_attend a = {.plan = PLAN_TAG,
-				       .params = PARAMS_ID,
-				       .layer = layer,
-				       .flags = last ? ATTND_LAST : 0u,
-				       .q = r->q,
-				       .k = r->k,
-				       .v = r->v,
-				       .out = r->out};
+	const struct attnd_attend a = layer_job(r, layer, last);
 	attnd_job_t job;
 
 	store_inputs(r, num_rows);
 	check(r, attnd_decode(r->a, &a, &job), "decode");
 	if (plan)
-		check(r, attnd_wait(r->a, plan, NULL), "planning");
-	check(r, attnd_wait(r->a, job, NULL), "decode");
+		remote_wait(r, plan);
+	remote_wait(r, job);
 	sink += read_values(r->out, num_rows * q_bytes(&r->shape));
+}
+
+void remote_extend(struct remote *r, uint64_t key, uint64_t start, uint32_t num_tokens)
+{
+	const struct attnd_row row = {
+		.key = key, .start = start, .tokens = r->tokens + start, .num_tokens = num_tokens};
+	attnd_job_t job;
+
+	check(r, attnd_plan(r->a, PLAN_TAG, r->info.cache, &row, 1, NULL, 0), "planning");
+	store_inputs(r, num_tokens);
+	for (uint32_t l = 0; l < r->shape.layers; l++) {
+		const struct attnd_attend a = layer_job(r, l, l + 1 == r->shape.layers);
+
+		check(r, attnd_extend(r->a, &a, &job), "extend");
+		remote_wait(r, job);
+	}
 }
 
 double remote_step(struct remote *r, const uint64_t *keys, const uint32_t *lengths, uint32_t num_rows, uint32_t jobs)
@@ -245,7 +271,7 @@ double remote_job(struct remote *r, const uint64_t *keys, const uint32_t *length
 {
 	double start;
 
-	check(r, attnd_wait(r->a, remote_plan(r, keys, lengths, num_rows), NULL), "planning");
+	remote_wait(r, remote_plan(r, keys, lengths, num_rows));
 	start = now_seconds();
 	remote_layer(r, num_rows, 0, false, 0);
 	return now_seconds() - start;

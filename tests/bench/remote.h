@@ -75,6 +75,9 @@ uint64_t remote_fork(struct remote *r, uint64_t key, uint64_t length);
 attnd_job_t remote_plan(struct remote *r, const uint64_t *keys, const uint32_t *lengths, uint32_t num_rows);
 /** One layer of it: q, k and v stored, the job, out read. `plan`: 0, or a plan to wait for meanwhile. */
 void remote_layer(struct remote *r, uint32_t num_rows, uint32_t layer, bool last, attnd_job_t plan);
+void remote_wait(struct remote *r, attnd_job_t job);
+/** A prefill's piece: `num_tokens` tokens from `start` on (rolled back to it), in every layer. */
+void remote_extend(struct remote *r, uint64_t key, uint64_t start, uint32_t num_tokens);
 /** Seconds of one layer of a plan that was made before: what a step of many layers comes to, a layer. */
 double remote_job(struct remote *r, const uint64_t *keys, const uint32_t *lengths, uint32_t num_rows);
 /** Seconds of a plan and `jobs` layers, going round those there are. */

@@ -82,11 +82,11 @@ static void print_ratio(const char *name, json_t *r)
 	bool higher;
 
 	if (skipped) {
-		printf("%-16s skipped: %s\n", name, json_string_value(skipped));
+		printf("%-21s skipped: %s\n", name, json_string_value(skipped));
 		return;
 	}
 	higher = strcmp(json_string_value(json_object_get(r, "better")), "higher") == 0;
-	printf("%-16s %6.3f  [%.3f %.3f]  goal %s %.2f  %-4s n %3d  %s\n", name, median, number(r, "p10"),
+	printf("%-21s %7.4g  [%.4g %.4g]  goal %s %.3g  %-4s n %3d  %s\n", name, median, number(r, "p10"),
 	       number(r, "p90"), higher ? ">=" : "<=", goal, (higher ? median >= goal : median <= goal) ? "met" : "",
 	       (int)number(r, "n"), json_string_value(json_object_get(r, "what")));
 }
