@@ -504,14 +504,10 @@ static void softmax(const struct attnd_x86_tile *t)
 
 /* ---- Queries ---- */
 
-static void pack_f32(const struct attnd_x86_tile *t)
+static void pack_f32(const char *const *query, uint32_t rows, uint32_t dims, char *to, size_t q_stride)
 {
-	uint32_t dims = t->args->fmt->spec.head_dim;
-
-	for (uint32_t r = 0; r < t->rows; r++) {
-		char *to = t->q + r * t->q_stride;
-
-		memcpy(to, t->query[r], dims * sizeof(float));
+	for (uint32_t r = 0; r < rows; r++, to += q_stride) {
+		memcpy(to, query[r], dims * sizeof(float));
 		memset(to + dims * sizeof(float), 0, (dims + 3) / 4 * 4 * sizeof(float) - dims * sizeof(float));
 	}
 }
@@ -524,41 +520,42 @@ INLINE __m256 widen_q(enum attnd_kdtype type, __m128i x)
 }
 
 /* 8 at a time, the last ones through a copy that does not read beyond the row. */
-INLINE void pack_16bit(enum attnd_kdtype type, const struct attnd_x86_tile *t)
+INLINE void pack_16bit(enum attnd_kdtype type, const char *const *query, uint32_t rows, uint32_t dims, char *to,
+		       size_t q_stride)
 {
-	uint32_t dims = t->args->fmt->spec.head_dim, d;
-
-	for (uint32_t r = 0; r < t->rows; r++) {
-		float *to = (float *)(void *)(t->q + r * t->q_stride);
-		__m128i x = _mm_setzero_si128();
+	for (uint32_t r = 0; r < rows; r++, to += q_stride) {
+		float *x = (float *)(void *)to;
+		__m128i last = _mm_setzero_si128();
+		uint32_t d;
 
 		for (d = 0; d + 8 <= dims; d += 8)
-			_mm256_store_ps(to + d, widen_q(type, _mm_loadu_si128((const void *)(t->query[r] + d * 2))));
+			_mm256_store_ps(x + d, widen_q(type, _mm_loadu_si128((const void *)(query[r] + d * 2))));
 		if (d == dims)
 			continue;
-		memcpy(&x, t->query[r] + d * 2, (dims - d) * 2);
-		_mm256_store_ps(to + d, widen_q(type, x));
+		memcpy(&last, query[r] + d * 2, (dims - d) * 2);
+		_mm256_store_ps(x + d, widen_q(type, last));
 	}
 }
 
-static void pack_f16(const struct attnd_x86_tile *t)
+static void pack_f16(const char *const *query, uint32_t rows, uint32_t dims, char *to, size_t q_stride)
 {
-	pack_16bit(ATTND_K_F16, t);
+	pack_16bit(ATTND_K_F16, query, rows, dims, to, q_stride);
 }
 
-static void pack_bf16(const struct attnd_x86_tile *t)
+static void pack_bf16(const char *const *query, uint32_t rows, uint32_t dims, char *to, size_t q_stride)
 {
-	pack_16bit(ATTND_K_BF16, t);
+	pack_16bit(ATTND_K_BF16, query, rows, dims, to, q_stride);
 }
 
 /* ---- One kernel for each pair of types ---- */
 
-#define ATTEND(qname, kvname)                                                                                      \
-	attnd_attend_fn attnd_attend_##qname##_##kvname##_avx2;                                                    \
-	void attnd_attend_##qname##_##kvname##_avx2(const struct attnd_attend_args *a)                             \
-	{                                                                                                          \
-		static const struct attnd_x86_isa isa = {pack_##qname, scores_##kvname, softmax, values_##kvname}; \
-		attnd_x86_attend(a, &isa);                                                                         \
+#define ATTEND(qname, kvname)                                                                       \
+	attnd_attend_fn attnd_attend_##qname##_##kvname##_avx2;                                     \
+	void attnd_attend_##qname##_##kvname##_avx2(const struct attnd_attend_args *a)              \
+	{                                                                                           \
+		static const struct attnd_x86_isa isa = {4, pack_##qname, scores_##kvname, softmax, \
+							 values_##kvname};                          \
+		attnd_x86_attend(a, &isa);                                                          \
 	}
 
 #define KV_TYPE(name, type)                                                                   \

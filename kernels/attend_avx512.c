@@ -23,29 +23,27 @@ ATTND_INLINE __m512 load_q(enum attnd_kdtype type, const char *q, uint32_t d, ui
 		_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, q + d * sizeof(uint16_t))), 16));
 }
 
-ATTND_INLINE void pack_q(enum attnd_kdtype type, const struct attnd_x86_tile *t)
+ATTND_INLINE void pack_q(enum attnd_kdtype type, const char *const *query, uint32_t rows, uint32_t dims, char *to,
+			 size_t q_stride)
 {
-	uint32_t dims = t->args->fmt->spec.head_dim;
-
-	for (uint32_t r = 0; r < t->rows; r++)
+	for (uint32_t r = 0; r < rows; r++, to += q_stride)
 		for (uint32_t d = 0; d < dims; d += 16)
-			_mm512_store_ps(t->q + r * t->q_stride + d * sizeof(float),
-					load_q(type, t->query[r], d, dims));
+			_mm512_store_ps(to + d * sizeof(float), load_q(type, query[r], d, dims));
 }
 
-static void pack_f32(const struct attnd_x86_tile *t)
+static void pack_f32(const char *const *query, uint32_t rows, uint32_t dims, char *to, size_t q_stride)
 {
-	pack_q(ATTND_K_F32, t);
+	pack_q(ATTND_K_F32, query, rows, dims, to, q_stride);
 }
 
-static void pack_f16(const struct attnd_x86_tile *t)
+static void pack_f16(const char *const *query, uint32_t rows, uint32_t dims, char *to, size_t q_stride)
 {
-	pack_q(ATTND_K_F16, t);
+	pack_q(ATTND_K_F16, query, rows, dims, to, q_stride);
 }
 
-static void pack_bf16(const struct attnd_x86_tile *t)
+static void pack_bf16(const char *const *query, uint32_t rows, uint32_t dims, char *to, size_t q_stride)
 {
-	pack_q(ATTND_K_BF16, t);
+	pack_q(ATTND_K_BF16, query, rows, dims, to, q_stride);
 }
 
 /* ---- Widening: n rows of 16 fours of bytes become 4 n rows of 16 floats ---- */
@@ -195,12 +193,13 @@ static void softmax(const struct attnd_x86_tile *t)
 
 /* ---- One kernel for each pair of types ---- */
 
-#define ATTEND(qname, kvname)                                                                                      \
-	attnd_attend_fn attnd_attend_##qname##_##kvname##_avx512;                                                  \
-	void attnd_attend_##qname##_##kvname##_avx512(const struct attnd_attend_args *a)                           \
-	{                                                                                                          \
-		static const struct attnd_x86_isa isa = {pack_##qname, scores_##kvname, softmax, values_##kvname}; \
-		attnd_x86_attend(a, &isa);                                                                         \
+#define ATTEND(qname, kvname)                                                                       \
+	attnd_attend_fn attnd_attend_##qname##_##kvname##_avx512;                                   \
+	void attnd_attend_##qname##_##kvname##_avx512(const struct attnd_attend_args *a)            \
+	{                                                                                           \
+		static const struct attnd_x86_isa isa = {4, pack_##qname, scores_##kvname, softmax, \
+							 values_##kvname};                          \
+		attnd_x86_attend(a, &isa);                                                          \
 	}
 
 #define KV_TYPE(name, widen, operand)                                                         \

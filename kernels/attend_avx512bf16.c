@@ -123,16 +123,15 @@ static void flip_bf16(const char *k, uint32_t rows, char *dst)
 
 /* ---- The three stages ---- */
 
-static void pack_q(const struct attnd_x86_tile *t)
+static void pack_q(const char *const *query, uint32_t rows, uint32_t dims, char *to, size_t q_stride)
 {
-	uint32_t dims = t->args->fmt->spec.head_dim;
-
-	for (uint32_t r = 0; r < t->rows; r++)
+	for (uint32_t r = 0; r < rows; r++, to += q_stride)
 		for (uint32_t d = 0; d < dims; d += 32) {
-			__mmask32 some = dims >= d + 32 ? UINT32_MAX : (1u << (dims - d)) - 1;
-			__m512i x = _mm512_maskz_loadu_epi16(some, t->query[r] + d * sizeof(uint16_t));
+			const char *q = query[r] + d * sizeof(uint16_t);
+			__m512i x = dims >= d + 32 ? _mm512_loadu_si512(q)
+						   : _mm512_maskz_loadu_epi16((1u << (dims - d)) - 1, q);
 
-			_mm512_store_si512(t->q + r * t->q_stride + d * sizeof(uint16_t), x);
+			_mm512_store_si512(to + d * sizeof(uint16_t), x);
 		}
 }
 
@@ -451,12 +450,12 @@ ATTND_INLINE void values_of_bytes(const struct tables *tables, bool int8, const 
 
 /* ---- One kernel for each K/V type ---- */
 
-#define ATTEND(name)                                                                                     \
-	attnd_attend_fn attnd_attend_bf16_##name##_avx512bf16;                                           \
-	void attnd_attend_bf16_##name##_avx512bf16(const struct attnd_attend_args *a)                    \
-	{                                                                                                \
-		static const struct attnd_x86_isa isa = {pack_q, scores_##name, softmax, values_##name}; \
-		attnd_x86_attend(a, &isa);                                                               \
+#define ATTEND(name)                                                                                        \
+	attnd_attend_fn attnd_attend_bf16_##name##_avx512bf16;                                              \
+	void attnd_attend_bf16_##name##_avx512bf16(const struct attnd_attend_args *a)                       \
+	{                                                                                                   \
+		static const struct attnd_x86_isa isa = {2, pack_q, scores_##name, softmax, values_##name}; \
+		attnd_x86_attend(a, &isa);                                                                  \
 	}
 
 #define ATTEND_BYTES(name)                                                                    \

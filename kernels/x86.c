@@ -6,9 +6,9 @@
  * Out:  tiles, in an order that keeps reads from memory long and prefetched.
  * Next: the arithmetic in attend_avx512*.c, attend_avx2.c, attend_amx.c.
  *
- * Few query rows: step by step with all heads, so that a block's slice is read as a whole. More
- * than a tile's rows: head by head, so that a chunk of one head stays in L2 while rows pass.
- * Neither order changes a bit.
+ * Few query rows, which wait for memory: step by step with all heads, so that a block's slice is
+ * read as a whole. More, which wait for arithmetic: head by head, and in it some tiles of rows step
+ * by step, so that their queries and acc and a step's K and V stay in L2. Neither order changes a bit.
  *
  * Invisible tokens weigh 0, which a non-finite V would turn into NaN. So a tile in which some row
  * does not see every slot looks at the flags after its loads; where one is set, the rows run one
@@ -20,13 +20,14 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { PREFETCH_BYTES = 64 * 1024, SPAN = 8 * ATTND_X86_ROWS };
+enum { PREFETCH_BYTES = 64 * 1024, SPAN = 4 * ATTND_X86_ROWS, FEW_ROWS = 16 };
 
 /* What a query row sees of a step. */
 struct seen {
 	const struct attnd_qrow *row;
 	uint16_t bits[ATTND_X86_GROUPS]; /* of all groups of the step */
-	bool all;			 /* every slot of the tile's groups */
+	bool whole;			 /* all of them are set */
+	bool all;			 /* every slot of the tile's groups is */
 };
 
 /* Where 16 slots stand: a block, and offsets into a head's tile. */
@@ -52,7 +53,7 @@ struct walk {
 	struct seen seen[ATTND_X86_ROWS];
 	uint16_t seen_of[ATTND_X86_ROWS]; /* by query row of the tile: its entry in seen */
 	uint16_t group_of[ATTND_X86_ROWS];
-	char *copy_v, *backup;
+	char *tile_q, *span_q, *copy_v, *backup;
 	struct attnd_x86_tile t;
 };
 
@@ -64,9 +65,10 @@ static size_t take(size_t *used, size_t bytes)
 	return at;
 }
 
-static size_t packed_q_bytes(const struct attnd_kv_format *f)
+/* A packed query row of elements of this many bytes. */
+static size_t packed_q_bytes(const struct attnd_kv_format *f, size_t element)
 {
-	return ((size_t)f->spec.head_dim * 4 + 4 + 63) & ~(size_t)63;
+	return ((f->spec.head_dim + 3) / 4 * 4 * element + 63) & ~(size_t)63;
 }
 
 /* Lays the scratch out; with base NULL only counts it. */
@@ -75,15 +77,16 @@ static size_t lay_out(const struct attnd_kv_format *f, char *base, struct walk *
 	size_t n = 0, dims = f->spec.head_dim > f->spec.head_dim_v ? f->spec.head_dim : f->spec.head_dim_v;
 	size_t padded = (dims + ATTND_X86_LANES) * ATTND_X86_LANES * sizeof(float);
 	size_t strip = (size_t)ATTND_X86_STEP * ATTND_X86_LANES * sizeof(float);
-	size_t q = take(&n, ATTND_X86_ROWS * packed_q_bytes(f));
+	size_t q = take(&n, (SPAN + ATTND_X86_ROWS) * packed_q_bytes(f, sizeof(float)));
 	size_t s = take(&n, (size_t)ATTND_X86_ROWS * ATTND_X86_STEP * sizeof(float));
 	size_t panel = take(&n, ATTND_X86_PANEL * (padded > strip ? padded : strip));
 	size_t copy_v = take(&n, ATTND_X86_STEP * (dims + ATTND_X86_LANES) * attnd_kdtype_bytes(f->spec.dtype));
 	size_t backup = take(&n, (size_t)ATTND_X86_ROWS * f->partial_bytes);
 
 	if (base) {
-		w->t.q_stride = packed_q_bytes(f);
-		w->t.q = base + q;
+		w->t.q_stride = packed_q_bytes(f, w->isa->q_element);
+		w->tile_q = base + q;
+		w->span_q = w->tile_q + ATTND_X86_ROWS * w->t.q_stride;
 		w->t.s = (float *)(void *)(base + s);
 		w->t.panel = base + panel;
 		w->copy_v = base + copy_v;
@@ -140,8 +143,9 @@ static bool look(const struct attnd_qrow *row, uint32_t begin, struct seen *s)
 	s->row = row;
 	if (hi - lo == ATTND_X86_STEP && (!row->mask || hi <= row->mask_start)) {
 		memset(s->bits, 0xff, sizeof(s->bits));
-		return true;
+		return s->whole = true;
 	}
+	s->whole = false;
 	for (uint32_t g = 0; g < ATTND_X86_GROUPS; g++) {
 		uint32_t from = begin + g * 16, to = from + 16;
 
@@ -156,7 +160,7 @@ static bool look(const struct attnd_qrow *row, uint32_t begin, struct seen *s)
 }
 
 /* The groups that any row sees, and who sees all of them. */
-static void trim_groups(struct walk *w, uint32_t begin)
+static void trim_groups(struct walk *w)
 {
 	uint32_t lo = ATTND_X86_GROUPS, hi = 0;
 
@@ -166,10 +170,6 @@ static void trim_groups(struct walk *w, uint32_t begin)
 				lo = min_u32(lo, g);
 				hi = max_u32(hi, g + 1);
 			}
-	w->first_group = lo;
-	w->t.groups = hi - lo;
-	w->t.position = begin + lo * ATTND_X86_LANES;
-	w->edge = false;
 	for (uint32_t i = 0; i < w->num_seen; i++) {
 		uint16_t all = 0xffff;
 
@@ -178,39 +178,52 @@ static void trim_groups(struct walk *w, uint32_t begin)
 		w->seen[i].all = all == 0xffff;
 		w->edge |= !w->seen[i].all;
 	}
+	w->first_group = lo;
+	w->t.groups = hi - lo;
+}
+
+/* Where the tile's groups lie, and its rows' views of them. */
+static void frame_tile(struct walk *w, bool whole)
+{
+	w->edge = false;
+	w->first_group = 0;
+	w->t.groups = ATTND_X86_GROUPS;
+	if (!whole)
+		trim_groups(w);
+	w->t.position = w->a->begin + w->step * ATTND_X86_STEP + w->first_group * ATTND_X86_LANES;
+	for (uint32_t i = 0; i < w->t.rows; i++) {
+		const struct seen *s = &w->seen[w->seen_of[i]];
+
+		w->t.visible[i] = whole || s->all ? NULL : s->bits + w->first_group;
+	}
 }
 
 /* Query rows [first, first + n) of rows x group that see something of the step; false: none. */
 static bool take_rows(struct walk *w, uint32_t first, uint32_t n)
 {
 	uint32_t group = w->a->fmt->spec.group, begin = w->a->begin + w->step * ATTND_X86_STEP;
-	uint32_t last = UINT32_MAX;
-	bool sees = false;
+	uint32_t r = first / group, g = first % group;
+	bool whole = true;
 
 	w->num_seen = 0;
 	w->t.rows = 0;
-	for (uint32_t u = first; u < first + n; u++) {
-		const struct attnd_qrow *row = &w->a->rows[u / group];
+	for (uint32_t u = first; u < first + n; r++, g = 0) {
+		uint32_t most = min_u32(group - g, first + n - u);
 
-		if (u / group != last) {
-			last = u / group;
-			sees = look(row, begin, &w->seen[w->num_seen]);
-			w->num_seen += sees;
-		}
-		if (!sees)
+		u += most;
+		if (!look(&w->a->rows[r], begin, &w->seen[w->num_seen]))
 			continue;
-		w->t.row[w->t.rows] = row;
-		w->seen_of[w->t.rows] = (uint16_t)(w->num_seen - 1);
-		w->group_of[w->t.rows++] = (uint16_t)(u % group);
+		whole = whole && w->seen[w->num_seen].whole;
+		for (uint32_t i = 0; i < most; i++) {
+			w->t.row[w->t.rows] = &w->a->rows[r];
+			w->seen_of[w->t.rows] = (uint16_t)w->num_seen;
+			w->group_of[w->t.rows++] = (uint16_t)(g + i);
+		}
+		w->num_seen++;
 	}
 	if (w->t.rows == 0)
 		return false;
-	trim_groups(w, begin);
-	for (uint32_t i = 0; i < w->t.rows; i++) {
-		const struct seen *s = &w->seen[w->seen_of[i]];
-
-		w->t.visible[i] = s->all ? NULL : s->bits + w->first_group;
-	}
+	frame_tile(w, whole);
 	return true;
 }
 
@@ -304,10 +317,34 @@ static void point_at_next(struct walk *w, uint32_t head)
 	}
 }
 
-static void point_at_rows(struct walk *w, uint32_t head)
+static const char *query_at(const struct walk *w, const struct attnd_qrow *row, uint32_t head, uint32_t g)
+{
+	size_t at = (size_t)(head - w->a->head) * w->a->fmt->spec.group + g;
+
+	return (const char *)row->q + at * w->a->attn->q_head_stride;
+}
+
+/* Query rows [first, last) of one head to w->span_q. */
+static void pack_span(struct walk *w, uint32_t head, uint32_t first, uint32_t last)
+{
+	uint32_t group = w->a->fmt->spec.group;
+	const char *query[ATTND_X86_ROWS];
+
+	for (uint32_t u = first, n; u < last; u += n) {
+		n = min_u32(ATTND_X86_ROWS, last - u);
+		for (uint32_t i = 0; i < n; i++)
+			query[i] = query_at(w, &w->a->rows[(u + i) / group], head, (u + i) % group);
+		w->isa->pack_q(query, n, w->a->fmt->spec.head_dim, w->span_q + (u - first) * w->t.q_stride,
+			       w->t.q_stride);
+	}
+}
+
+/* The tile's rows in this head. `packed`: their queries, if all stand there already. */
+static void point_at_rows(struct walk *w, uint32_t head, char *packed)
 {
 	const struct attnd_attend_args *a = w->a;
 	const struct attnd_kv_spec *spec = &a->fmt->spec;
+	const char *query[ATTND_X86_ROWS];
 
 	for (uint32_t i = 0; i < w->t.rows; i++) {
 		const struct attnd_qrow *row = w->t.row[i];
@@ -316,9 +353,11 @@ static void point_at_rows(struct walk *w, uint32_t head)
 		w->t.partial[i] = (void *)((char *)row->partial + at * a->fmt->partial_bytes);
 		if (a->attn->alibi)
 			w->t.slope[i] = a->attn->alibi[head * spec->group + w->group_of[i]];
-		w->t.query[i] = (const char *)row->q + at * a->attn->q_head_stride;
+		query[i] = query_at(w, row, head, w->group_of[i]);
 	}
-	w->isa->pack_q(&w->t);
+	w->t.q = packed ? packed : w->tile_q;
+	if (!packed)
+		w->isa->pack_q(query, w->t.rows, spec->head_dim, w->t.q, w->t.q_stride);
 }
 
 /* ---- Tiles ---- */
@@ -424,12 +463,12 @@ static void values_at_edge(struct walk *w, uint32_t head)
 	values_alone(w);
 }
 
-static void attend_tile(struct walk *w, uint32_t head, bool prefetch)
+static void attend_tile(struct walk *w, uint32_t head, char *packed, bool prefetch)
 {
 	point_at_tile(w, head);
 	if (prefetch)
 		point_at_next(w, head);
-	point_at_rows(w, head);
+	point_at_rows(w, head, packed);
 	w->isa->scores(&w->t);
 	w->isa->softmax(&w->t);
 	if (w->edge)
@@ -476,11 +515,13 @@ static void init_walk(struct walk *w)
 /* Query rows [first, last) of one head in one step, whose K and V stay in L2 meanwhile. */
 static void attend_span(struct walk *w, uint32_t head, uint32_t first, uint32_t last)
 {
-	for (uint32_t u = first; u < last; u += ATTND_X86_ROWS)
-		if (take_rows(w, u, min_u32(ATTND_X86_ROWS, last - u))) {
-			locate_step(w);
-			attend_tile(w, head, u == first);
-		}
+	for (uint32_t u = first, n; u < last; u += n) {
+		n = min_u32(ATTND_X86_ROWS, last - u);
+		if (!take_rows(w, u, n))
+			continue;
+		locate_step(w);
+		attend_tile(w, head, w->t.rows == n ? w->span_q + (u - first) * w->t.q_stride : NULL, u == first);
+	}
 }
 
 void attnd_x86_attend(const struct attnd_attend_args *a, const struct attnd_x86_isa *isa)
@@ -491,18 +532,20 @@ void attnd_x86_attend(const struct attnd_attend_args *a, const struct attnd_x86_
 	w.a = a;
 	w.isa = isa;
 	init_walk(&w);
-	w.heads_inside = all <= ATTND_X86_ROWS;
+	w.heads_inside = all <= FEW_ROWS;
 	if (w.heads_inside) {
 		for (w.step = 0; w.step < w.steps; w.step++)
 			if (take_rows(&w, 0, all)) {
 				locate_step(&w);
 				for (uint32_t h = a->head; h < a->head + a->num_heads; h++)
-					attend_tile(&w, h, true);
+					attend_tile(&w, h, NULL, true);
 			}
 		return;
 	}
 	for (uint32_t h = a->head; h < a->head + a->num_heads; h++)
-		for (uint32_t first = 0; first < all; first += SPAN)
+		for (uint32_t first = 0; first < all; first += SPAN) {
+			pack_span(&w, h, first, min_u32(first + SPAN, all));
 			for (w.step = 0; w.step < w.steps; w.step++)
 				attend_span(&w, h, first, min_u32(first + SPAN, all));
+		}
 }

@@ -48,7 +48,6 @@ struct attnd_x86_tile {
 	bool shaped;  /* cap, ALiBi, dynamic scales or a scale <= 0: scores take a pass of their own */
 
 	const struct attnd_qrow *row[ATTND_X86_ROWS];
-	const char *query[ATTND_X86_ROWS];
 	const uint16_t *visible[ATTND_X86_ROWS]; /* [groups] bits of tokens; NULL: all */
 	struct attnd_partial *partial[ATTND_X86_ROWS];
 	float slope[ATTND_X86_ROWS];
@@ -60,8 +59,10 @@ struct attnd_x86_tile {
 
 /* One kernel's arithmetic. */
 struct attnd_x86_isa {
-	/** t->query to t->q, as scores wants them, with zeros for the padding dims of K. */
-	void (*pack_q)(const struct attnd_x86_tile *t);
+	/** Bytes of a dim of packed q. */
+	uint32_t q_element;
+	/** `rows` query rows to `to`, q_stride apart, as scores wants them: zero in the padding dims of K. */
+	void (*pack_q)(const char *const *query, uint32_t rows, uint32_t dims, char *to, size_t q_stride);
 	/** t->s = q . k for all rows and groups. */
 	void (*scores)(const struct attnd_x86_tile *t);
 	/** Scores to weights; partials' m and l move on, acc is rescaled where m moves. */

@@ -37,36 +37,37 @@ static const float ATTND_SLACK = 8.0f;
 /* ---- exp and tanh ---- */
 
 /*
- * 2^t: floor and fraction f in [0, 1), a minimax polynomial of 2^f with 1 at 0. 0 exactly at
- * -inf and wherever the result underflows; NaN stays NaN.
+ * 2^t: the nearest integer n and f = t - n in [-1/2, 1/2], a minimax polynomial of 2^f with 1 at
+ * 0, times 2^n. Adding 1.5 * 2^23 + 127 rounds and leaves n's biased exponent in the lowest bits.
+ * 0 exactly below 2^-126.5 and at -inf; NaN stays NaN. t <= 126.
  */
-
-/* Within 2.1e-7 (polynomial 2.0e-9): f32 weights. */
-ATTND_INLINE __m512 attnd_exp2_f32(__m512 t)
+ATTND_INLINE __m512 attnd_exp2(int degree, __m512 t)
 {
-	__m512 f = _mm512_reduce_ps(t, 1);
-	__m512 p = _mm512_set1_ps(0x1.c54176p-13f);
+	static const float c4[] = {0x1.409102p-7f, 0x1.ca9008p-5f, 0x1.ebf1b4p-3f, 0x1.62dfcap-1f};
+	static const float c6[] = {0x1.470b48p-13f, 0x1.5f7276p-10f, 0x1.3b270ep-7f,
+				   0x1.c6ae72p-5f,  0x1.ebfbe2p-3f,  0x1.62e432p-1f};
+	const float *c = degree == 4 ? c4 : c6;
+	const __m512 magic = _mm512_set1_ps(0x1.8p23f + 127.0f);
+	__m512 x = _mm512_max_ps(_mm512_set1_ps(-127.0f), t), y = _mm512_add_ps(x, magic);
+	__m512 f = _mm512_sub_ps(x, _mm512_sub_ps(y, magic)), p = _mm512_set1_ps(c[0]);
 
-	p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.46d64cp-10f));
-	p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.3d0b92p-7f));
-	p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.c68912p-5f));
-	p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.ebfd58p-3f));
-	p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.62e42cp-1f));
+	ATTND_UNROLL
+	for (int i = 1; i < degree; i++)
+		p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(c[i]));
 	p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-	return _mm512_scalef_ps(p, t);
+	return _mm512_mul_ps(p, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(y), 23)));
 }
 
-/* Within 3.2e-6 (polynomial 2.9e-6): weights that are rounded to bf16 (2^-9) next. */
+/* Within 2.1e-7 (polynomial 2.6e-9): f32 weights. */
+ATTND_INLINE __m512 attnd_exp2_f32(__m512 t)
+{
+	return attnd_exp2(6, t);
+}
+
+/* Within 3.8e-6 (polynomial 3.6e-6): weights that are rounded to bf16 (2^-9) next. */
 ATTND_INLINE __m512 attnd_exp2_bf16(__m512 t)
 {
-	__m512 f = _mm512_reduce_ps(t, 1);
-	__m512 p = _mm512_set1_ps(0x1.b7f730p-7f);
-
-	p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.abf86ap-5f));
-	p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.ee2450p-3f));
-	p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.62d6c6p-1f));
-	p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-	return _mm512_scalef_ps(p, t);
+	return attnd_exp2(4, t);
 }
 
 /*
@@ -533,8 +534,29 @@ ATTND_INLINE __m512 attnd_weight(bool bf16, __m512 score, __m512 scale2, __m512 
 	return bf16 ? attnd_exp2_bf16(x) : attnd_exp2_f32(x);
 }
 
-/* One row's scores become weights: floats, or bf16 pairs at the front of the row. */
-ATTND_INLINE void attnd_softmax_row(bool bf16, bool scaled, const struct attnd_x86_tile *t, uint32_t r)
+/* A quarter of 1 KB at both. */
+ATTND_INLINE void attnd_prefetch_quarters(const char *a, const char *b)
+{
+	ATTND_UNROLL
+	for (int i = 0; i < 256; i += 64) {
+		_mm_prefetch(a + i, _MM_HINT_T1);
+		_mm_prefetch(b + i, _MM_HINT_T1);
+	}
+}
+
+/* The lanes' sums of four vectors. */
+ATTND_INLINE __m128 attnd_reduce_four(const __m512 x[4])
+{
+	__m512 a = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+	__m512 b = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+	__m512 c = _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+	__m256 d = _mm256_add_ps(_mm512_castps512_ps256(c), _mm512_extractf32x8_ps(c, 1));
+
+	return _mm_add_ps(_mm256_castps256_ps128(d), _mm256_extractf128_ps(d, 1));
+}
+
+/* One row's scores become weights: floats, or bf16 pairs at the front of the row. Returns lanes' sums. */
+ATTND_INLINE __m512 attnd_softmax_row(bool bf16, bool scaled, const struct attnd_x86_tile *t, uint32_t r)
 {
 	struct attnd_partial *part = t->partial[r];
 	float *s = t->s + r * ATTND_X86_STEP, scale = t->shaped ? 1.0f : t->scale, ref = part->m * ATTND_LOG2E;
@@ -556,6 +578,9 @@ ATTND_INLINE void attnd_softmax_row(bool bf16, bool scaled, const struct attnd_x
 		__m512 b = _mm512_setzero_ps();
 		bool two = g + 1 < t->groups;
 
+		/* Or memory would idle meanwhile. */
+		if (r < 4)
+			attnd_prefetch_quarters(t->next_v[g] + r * 256, t->next_v[g + two] + r * 256);
 		if (two)
 			b = attnd_weight(bf16, _mm512_load_ps(s + (g + 1) * ATTND_X86_LANES), scale2, m2);
 		sum = _mm512_add_ps(_mm512_add_ps(sum, a), b);
@@ -574,17 +599,30 @@ ATTND_INLINE void attnd_softmax_row(bool bf16, bool scaled, const struct attnd_x
 		if (two)
 			_mm512_store_ps(s + (g + 1) * ATTND_X86_LANES, b);
 	}
-	part->l += _mm512_reduce_add_ps(sum);
+	return sum;
+}
+
+ATTND_INLINE void attnd_softmax_all(bool bf16, bool scaled, const struct attnd_x86_tile *t)
+{
+	for (uint32_t r = 0; r < t->rows; r += 4) {
+		__m512 sum[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
+		uint32_t n = t->rows - r < 4 ? t->rows - r : 4;
+		float l[4];
+
+		for (uint32_t i = 0; i < n; i++)
+			sum[i] = attnd_softmax_row(bf16, scaled, t, r + i);
+		_mm_storeu_ps(l, attnd_reduce_four(sum));
+		for (uint32_t i = 0; i < n; i++)
+			t->partial[r + i]->l += l[i];
+	}
 }
 
 ATTND_INLINE void attnd_softmax_rows(bool bf16, const struct attnd_x86_tile *t)
 {
 	if (t->dynamic || t->v_scale != 1.0f)
-		for (uint32_t r = 0; r < t->rows; r++)
-			attnd_softmax_row(bf16, true, t, r);
+		attnd_softmax_all(bf16, true, t);
 	else
-		for (uint32_t r = 0; r < t->rows; r++)
-			attnd_softmax_row(bf16, false, t, r);
+		attnd_softmax_all(bf16, false, t);
 }
 
 #endif
