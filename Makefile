@@ -80,7 +80,7 @@ CFLAGS_client_examples_attention_attnd := -Iclient # as with the installed heade
 
 DAEMON_LIBS := -luring -lnuma -lhugetlbfs -lsystemd -lsodium -linih -ljansson -lm
 CLIENT_LIBS :=
-RUNNER_LIBS := -lopenblas -ljansson -lm
+RUNNER_LIBS := -lsodium -lopenblas -ljansson -lm
 
 PROGRAMS := $(O)/attnd $(O)/attnctl $(O)/attnd-runner
 SO := libattnd.so.$(VERSION)
