@@ -231,6 +231,12 @@ static bool run(void)
 {
 	bool did = false;
 
+	if (options.what && strcmp(options.what, "cache") == 0) {
+		measure_cache();
+		return true;
+	}
+	if (options.what)
+		return false;
 	for (size_t i = 0; i < sizeof(goals) / sizeof(goals[0]); i++) {
 		if (!wanted(goals[i].name))
 			continue;
