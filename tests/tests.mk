@@ -17,7 +17,8 @@
 #       an executable script that prints TAP.
 #
 # Some alone: make check TESTS='shm/ test_wire' (parts of paths).
-# The environment of a test: ATTND_DAEMON, BUILD and SRC (absolute), and the sanitizers' options.
+# The environment of a test: ATTND_DAEMON, BUILD and SRC (absolute), the sanitizers' options, and
+# in check-long TEST_LONG=1.
 
 CHECK_TESTS := tests/check-layers.sh
 CHECK_LONG_TESTS :=
@@ -59,4 +60,4 @@ check: all tests
 	$(Q)$(prove) $(call chosen,$(CHECK_TESTS))
 
 check-long: all tests
-	$(Q)$(prove) $(call chosen,$(CHECK_LONG_TESTS))
+	$(Q)TEST_LONG=1 $(prove) $(call chosen,$(CHECK_LONG_TESTS))

@@ -87,7 +87,7 @@ static void test_killed_clients(void **state)
 	(void)state;
 	kill_clients(5);
 	int64_t fds = proc_fds(daemon_.pid), rss = proc_rss_kib(daemon_.pid);
-	kill_clients(getenv("ATTND_TEST_LONG") ? 500 : 40);
+	kill_clients(getenv("TEST_LONG") ? 500 : 40);
 	for (int i = 0; i < 200 && proc_fds(daemon_.pid) > fds; i++)
 		sleep_ms(10);
 	assert_in_range(proc_fds(daemon_.pid), 1, (uintmax_t)fds);

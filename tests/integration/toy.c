@@ -28,7 +28,7 @@ int toy_open(struct toy *t, attnd_t *a, uint8_t fingerprint)
 	for (int i = 0; e == 0 && i < 4; i++)
 		e = attnd_alloc(a, (size_t)TOY_MAX_TOKENS * TOY_ROW_FLOATS * sizeof(float), &p[i]);
 	if (e == 0)
-		*t = (struct toy){a, params.cache, t->info, p[0], p[1], p[2], p[3]};
+		*t = (struct toy){a, params.cache, t->info, 0, 0, p[0], p[1], p[2], p[3]};
 	return e;
 }
 
@@ -65,7 +65,7 @@ int toy_layer(struct toy *t, uint32_t tag, const struct attnd_row *rows, uint32_
 
 	for (uint32_t r = 0; r < num_rows; r++)
 		for (uint32_t i = 0; i < rows[r].num_tokens; i++, at++) {
-			uint64_t token = rows[r].tokens[i], position = rows[r].start + i;
+			uint64_t token = rows[r].tokens[i] ^ t->salt << 40, position = rows[r].start + i;
 			fill(t->q + at * TOY_ROW_FLOATS, TOY_ROW_FLOATS, token, position, 3 * layer);
 			fill(t->k + at * TOY_KV_HEADS * TOY_DIM, TOY_KV_HEADS * TOY_DIM, token, position,
 			     3 * layer + 1);
@@ -89,7 +89,7 @@ int toy_step(struct toy *t, uint32_t tag, const struct attnd_row *rows, uint32_t
 int toy_prefill(struct toy *t, uint64_t key, const uint64_t *tokens, uint32_t num_tokens, uint64_t *ret_cached)
 {
 	struct attnd_open_info open;
-	int e = attnd_seq_open(t->a, key, 0, tokens, num_tokens, num_tokens - 1, &open);
+	int e = attnd_seq_open(t->a, key, t->ns, tokens, num_tokens, num_tokens - 1, &open);
 
 	if (e < 0)
 		return e;

@@ -24,6 +24,8 @@ struct toy {
 	attnd_t *a;
 	uint32_t cache;
 	struct attnd_cache_info info;
+	uint32_t ns;		/* of toy_prefill's sequences */
+	uint64_t salt;		/* other numbers for the same tokens, as another adapter has */
 	float *q, *k, *v, *out; /* arena */
 };
 
