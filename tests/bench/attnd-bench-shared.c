@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "local.h"
+#include "plot.h"
 #include "remote.h"
 
 enum { ROWS = 16, OWN = 128, DEPTHS = 3 };
@@ -174,6 +175,25 @@ static void measure(const struct tree *t, struct forest *f, int threads, double 
 	}
 }
 
+/* For the plot: batches of the first rows. */
+static void speedups(const struct tree *t, struct forest *f, int threads, double end)
+{
+	for (uint32_t n = 1; n <= ROWS; n *= 2) {
+		double until = now_seconds() + (end - now_seconds()) / 4;
+
+		f->speedup.n = 0;
+		while (more(until, &f->speedup)) {
+			double alone;
+
+			run_on(0, 1);
+			alone = local_step(&f->local, f->row, n, t->jobs, threads);
+			run_on(0, bench.cpus);
+			sample_add(&f->speedup, alone / remote_step(&f->remote, f->keys, f->before, n, t->jobs));
+		}
+		plot_batch(n, sample_median(&f->speedup));
+	}
+}
+
 static void figures(const struct tree *t, const struct forest *f)
 {
 	char name[96];
@@ -233,6 +253,8 @@ void goal_shared(void)
 			worst = forest.roof;
 		if (i == FIRST_4K)
 			shared_ms = sample_median(&forest.measured);
+		if (i == FIRST_4K && bench.plot)
+			speedups(t, &forest, threads, now_seconds() + bench.seconds / 4);
 		if (i == LAST_4K)
 			report_ratio("P4.4k", &worst, 0.65, true, text);
 		if (i == LONG)

@@ -17,6 +17,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "plot.h"
+
 struct bench bench = {.seconds = 20};
 
 static struct {
@@ -153,6 +155,7 @@ static const struct goal {
 	{"P7", goal_scaling, "longer contexts, larger batches, more workers"},
 	{"P8", goal_memory, "allocated K/V and metadata / the tokens' own bytes"},
 	{"fairness", goal_fairness, "decodes in one process beside a 32k prefill in another"},
+	{"P11", goal_cores, "two model runners on the same cores, with and without attnd"},
 };
 
 static bool wanted(const char *goal)
@@ -179,7 +182,7 @@ static int usage(FILE *to)
 	      "  --plot FILE.svg   also draw context against ns/token, batch against speed-up\n"
 	      "\n"
 	      "  cache             the tree's own figures\n"
-	      "  cores             P11: two model runners on the same cores, with and without attnd\n"
+	      "  cores             P11 alone\n"
 	      "\n",
 	      to);
 	for (size_t i = 0; i < sizeof(goals) / sizeof(goals[0]); i++)
@@ -235,6 +238,10 @@ static bool run(void)
 		measure_cache();
 		return true;
 	}
+	if (options.what && strcmp(options.what, "cores") == 0) {
+		goal_cores();
+		return true;
+	}
 	if (options.what)
 		return false;
 	for (size_t i = 0; i < sizeof(goals) / sizeof(goals[0]); i++) {
@@ -258,5 +265,7 @@ int main(int argc, char **argv)
 		bench.threads = (uint32_t)CPU_COUNT(&options.allowed);
 	if (!run())
 		return usage(stderr);
+	if (bench.plot && plot_draw(bench.plot))
+		return 1;
 	return report_print(options.json) == 0 ? 0 : 1;
 }

@@ -300,3 +300,15 @@ double local_step(struct local *l, const struct local_row *rows, uint32_t num_ro
 	atomic_store(&l->arrived, 0);
 	return team_run(threads, run_step, l);
 }
+
+void local_layer(struct local *l, const struct local_row *rows, uint32_t num_rows, uint32_t layer)
+{
+	struct item it;
+
+	l->rows = rows;
+	l->num_rows = num_rows;
+	l->parts = 1;
+	atomic_store_explicit(&l->claimed, 0, memory_order_relaxed);
+	while (it = unclaimed(l, true), it.row)
+		run_item(l, &it, layer, &l->thread[0]);
+}

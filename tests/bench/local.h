@@ -63,4 +63,7 @@ void local_sequences(struct local *l, uint32_t n, uint64_t tokens, const uint32_
  */
 double local_step(struct local *l, const struct local_row *rows, uint32_t num_rows, uint32_t jobs, int threads);
 
+/** One layer on this thread alone: q, k and v stand in the fields of their names, out is left in its. */
+void local_layer(struct local *l, const struct local_row *rows, uint32_t num_rows, uint32_t layer);
+
 #endif

@@ -58,7 +58,7 @@ void daemon_stop(struct daemon *d)
 
 /* ---- The connection ---- */
 
-static void open_cache(struct remote *r)
+static void open_cache(struct remote *r, uint8_t model)
 {
 	const struct shape *s = &r->shape;
 	struct attnd_cache_desc desc = {.name = "bench",
@@ -74,8 +74,9 @@ static void open_cache(struct remote *r)
 				      .out_dtype = ATTND_BF16,
 				      .kv_in_dtype = ATTND_BF16};
 
-	/* A cache of its own in a daemon that runs on. */
-	if (attnd_engine_id(desc.fingerprint))
+	if (model)
+		desc.fingerprint[0] = model;
+	else if (attnd_engine_id(desc.fingerprint))
 		die("no random numbers");
 	check(r, attnd_cache_open(r->a, &desc, 1, &r->info), "opening a cache");
 	params.cache = r->info.cache;
@@ -105,7 +106,7 @@ void remote_open(struct remote *r, const struct daemon *d, const struct shape *s
 	rc = attnd_connect(&r->a, &options);
 	if (rc)
 		die("connecting to %s: %s", d->socket, attnd_strerror(NULL, rc));
-	open_cache(r);
+	open_cache(r, o->model);
 	r->q = arena(r, r->max_tokens * q_bytes(s));
 	r->k = arena(r, r->max_tokens * k_bytes(s));
 	r->v = arena(r, r->max_tokens * k_bytes(s));
@@ -228,16 +229,21 @@ static struct attnd_attend layer_job(const struct remote *r, uint32_t layer, boo
 				     .out = r->out};
 }
 
-void remote_layer(struct remote *r, uint32_t num_rows, uint32_t layer, bool last, attnd_job_t plan)
+void remote_attend(struct remote *r, uint32_t layer, bool last, attnd_job_t plan)
 {
 	const struct attnd_attend a = layer_job(r, layer, last);
 	attnd_job_t job;
 
-	store_inputs(r, num_rows);
 	check(r, attnd_decode(r->a, &a, &job), "decode");
 	if (plan)
 		remote_wait(r, plan);
 	remote_wait(r, job);
+}
+
+void remote_layer(struct remote *r, uint32_t num_rows, uint32_t layer, bool last, attnd_job_t plan)
+{
+	store_inputs(r, num_rows);
+	remote_attend(r, layer, last, plan);
 	sink += read_values(r->out, num_rows * q_bytes(&r->shape));
 }
 

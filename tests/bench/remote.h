@@ -52,6 +52,7 @@ struct remote_options {
 	int64_t spin_us; /* as attnd_connect_options */
 	uint32_t max_tokens;
 	uint64_t max_length;
+	uint8_t model; /* a number that others give for the same cache; 0: a cache of its own */
 };
 
 void remote_open(struct remote *r, const struct daemon *d, const struct shape *s, const struct remote_options *o);
@@ -73,6 +74,8 @@ uint64_t remote_fork(struct remote *r, uint64_t key, uint64_t length);
 
 /** A decode step's plan: sequence i's next token is at lengths[i]. On its way when this returns. */
 attnd_job_t remote_plan(struct remote *r, const uint64_t *keys, const uint32_t *lengths, uint32_t num_rows);
+/** One layer of it: q, k and v stand in the fields of their names, out is left in its. `plan`: to wait for, or 0. */
+void remote_attend(struct remote *r, uint32_t layer, bool last, attnd_job_t plan);
 /** One layer of it: q, k and v stored, the job, out read. `plan`: 0, or a plan to wait for meanwhile. */
 void remote_layer(struct remote *r, uint32_t num_rows, uint32_t layer, bool last, attnd_job_t plan);
 void remote_wait(struct remote *r, attnd_job_t job);
