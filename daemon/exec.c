@@ -6,11 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SMALL_NS 10000.0 /* a job below it is not worth telling others of */
+
 enum {
 	MAX_LEVELS = 20,  /* of the merge tree: 2^24 tokens / 256 a chunk, and some */
 	MAX_SPAN = 513,	  /* blocks that a run of up to a chunk touches: 512 of one token, and one */
 	NEXT_BLOCKS = 16, /* that attend may prefetch beyond its own */
-	SMALL_NS = 10000,
 };
 
 /* ---- Writing ---- */

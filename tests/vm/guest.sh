@@ -7,6 +7,7 @@
 # io_uring and huge pages really used, do vectors and integration tests pass.
 cd /t || exit 1
 export LD_LIBRARY_PATH=/t/lib HOME=/tmp TMPDIR=/tmp ATTND_DAEMON=/t/attnd BUILD=/t SRC=/t CMOCKA_MESSAGE_OUTPUT=TAP
+echo 'TAP version 13'
 n=0
 bad=0
 check() { # name, then a command that decides

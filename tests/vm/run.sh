@@ -3,7 +3,7 @@
 #
 # In: BUILD/riscv64 (make riscv64), what setup.sh fetched, VLEN (256). Out: TAP of guest.sh, run in
 # a riscv64 machine of 4 harts and 2 NUMA nodes under qemu; its exit status.
-set -eu
+set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../riscv/env.sh"
 build=${1:?usage: run.sh BUILD [VLEN]}/riscv64
@@ -15,7 +15,7 @@ trap 'rm -rf "$work"' EXIT
 t=$work/t
 mkdir -p "$t/lib" "$t/tests"
 
-tests='tests/integration/test_share tests/integration/test_jobs'
+tests='tests/integration/test_share tests/integration/test_handshake tests/integration/test_hostile'
 cp "$build/attnd" "$build/attnctl" "$build/run-vectors" "$here/guest.sh" "$t/"
 for p in $tests; do
 	mkdir -p "$t/$(dirname "$p")"
@@ -49,4 +49,5 @@ timeout "${TIMEOUT:-300}" qemu-system-riscv64 -machine virt -accel tcg,thread=mu
 	-cpu "$(qemu_cpu "$vlen")" -smp 4 -m 2G \
 	-object memory-backend-ram,id=m0,size=1G -object memory-backend-ram,id=m1,size=1G \
 	-numa node,nodeid=0,cpus=0-1,memdev=m0 -numa node,nodeid=1,cpus=2-3,memdev=m1 -numa dist,src=0,dst=1,val=20 \
-	-kernel "$vm/Image" -initrd "$work/initrd" -append 'console=ttyS0 quiet panic=-1' </dev/null | tr -d '\r'
+	-kernel "$vm/Image" -initrd "$work/initrd" -append 'console=ttyS0 quiet panic=-1' </dev/null |
+	tr -d '\r' | awk '/^TAP version/ { on = 1 } on { print; fflush() }' # not the firmware's words
