@@ -14,7 +14,7 @@ result() { # text; what is wrong stands in $bad
 	bad=
 }
 
-echo 1..4
+echo 1..5
 
 number=0
 while read -r name; do
@@ -28,6 +28,12 @@ while read -r type size; do
 	case $type in attnd_wire_*) grep -q "^| \`$type\` | $size " proto/README.md || bad+="# no row: $type, $size bytes\n" ;; esac
 done < <(sed -n 's/^ATTND_WIRE_SIZE(struct \([a-z_]*\), \([0-9]*\));/\1 \2/p' proto/wire.h)
 result 'every payload has its row and size'
+
+while read -r field offset; do
+	[ "$offset" -lt 128 ] || grep -qE "^    byte $offset +.*\\b$field\\b" proto/README.md ||
+		bad+="# not drawn: $field at byte $offset\n"
+done < <(sed -n 's/^ATTND_WIRE_AT(struct attnd_session_region, \([a-z_]*\), \([0-9]*\));/\1 \2/p' proto/wire.h)
+result 'the session region is drawn as it is'
 
 for page in README.md CONTRIBUTING.md proto/README.md shm/README.md; do
 	for path in $(grep -oE '\b(proto|shm|kernels|daemon|client|tests|docs)/[a-z_/-]+\.(c|h|md|mk|sh)\b' "$page"); do
