@@ -108,7 +108,7 @@ static void cap_scores(float *s, float cap)
 		vl = __riscv_vsetvl_e32m4(RVV_STEP - i);
 		vfloat32m4_t x = __riscv_vfdiv_vf_f32m4(__riscv_vle32_v_f32m4(s + i, vl), cap, vl);
 		vfloat32m4_t a = __riscv_vfabs_v_f32m4(x, vl), z = __riscv_vfmul_vv_f32m4(x, x, vl);
-		vfloat32m4_t e = rvv_exp2m_m4(__riscv_vfmul_vf_f32m4(a, 2 * RVV_LOG2E, vl), vl);
+		vfloat32m4_t e = rvv_exp_m4(__riscv_vfmul_vf_f32m4(a, -2.0f, vl), vl);
 		vfloat32m4_t large = __riscv_vfdiv_vv_f32m4(__riscv_vfrsub_vf_f32m4(e, 1.0f, vl),
 							    __riscv_vfadd_vf_f32m4(e, 1.0f, vl), vl);
 		vfloat32m4_t p = __riscv_vfmul_vf_f32m4(z, 0x1.0d5022p-6f, vl);

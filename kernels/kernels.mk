@@ -30,18 +30,17 @@ KERNELS_OBJS := $(foreach o,$(KERNELS_OBJS),$(if $(findstring rvv,$(o)),,$(o)))
 endif
 
 # riscv64: base V, Zvfh and Zvfbfwma in files of their own; nothing is built for one VLEN. The RVV
-# intrinsics are clang's (gcc 14 lacks those of bf16). Tuning for p670 keeps clang's scheduler from
-# running one accumulator's chain of multiplications ahead of the others'.
+# intrinsics are clang's (gcc 14 lacks those of bf16). The tunings only order instructions: with
+# these, clang runs no accumulator's chain ahead of the others' and spills none.
 RVV_OBJS := $(addprefix $(O)/kernels/,attend_rvv.o tiles_rvv.o tiles_rvv_f16.o tiles_rvv_bf16.o)
 ifneq ($(filter riscv64%,$(shell $(CC) -dumpmachine)),)
 ifeq ($(findstring clang,$(CC)),)
 $(RVV_OBJS): CC := clang-19
 endif
-RVV_FLAGS := -mtune=sifive-p670 -march=rv64gcv
-CFLAGS_kernels_attend_rvv := $(RVV_FLAGS)
-CFLAGS_kernels_tiles_rvv := $(RVV_FLAGS)
-CFLAGS_kernels_tiles_rvv_f16 := $(RVV_FLAGS)_zvfh
-CFLAGS_kernels_tiles_rvv_bf16 := $(RVV_FLAGS)_zvfbfwma
+CFLAGS_kernels_attend_rvv := -march=rv64gcv
+CFLAGS_kernels_tiles_rvv := -mtune=sifive-x280 -march=rv64gcv
+CFLAGS_kernels_tiles_rvv_f16 := -mtune=sifive-p670 -march=rv64gcv_zvfh
+CFLAGS_kernels_tiles_rvv_bf16 := -mtune=sifive-p670 -march=rv64gcv_zvfbfwma
 else
 KERNELS_OBJS := $(filter-out $(RVV_OBJS),$(KERNELS_OBJS))
 endif

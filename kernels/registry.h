@@ -135,8 +135,8 @@
 	X(attend, f32_f16, rvvh, RVV, F32, F16, ATTND_CPU(ZVFH), rvv)                                   \
 	X(attend, f16_f16, rvvh, RVV, F16, F16, ATTND_CPU(ZVFH), rvv)                                   \
 	X(attend, bf16_f16, rvvh, RVV, BF16, F16, ATTND_CPU(ZVFH), rvv)                                 \
-	X(attend, f32_bf16, rvvbf, RVV, F32, BF16, ATTND_CPU(RVV), rvv)                                 \
-	X(attend, f16_bf16, rvvbf, RVV, F16, BF16, ATTND_CPU(RVV), rvv)                                 \
+	X(attend, f32_bf16, rvvbf, RVV, F32, BF16, ATTND_CPU(ZVFBFWMA), rvv)                                 \
+	X(attend, f16_bf16, rvvbf, RVV, F16, BF16, ATTND_CPU(ZVFBFWMA), rvv)                                 \
 	X(attend, bf16_bf16, rvvbf, RVV, BF16, BF16, ATTND_CPU(ZVFBFWMA), rvv)
 #else
 #define ATTND_KERNELS_ARCH(X)

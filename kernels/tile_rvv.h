@@ -38,7 +38,11 @@
 #define OPERAND VF
 #endif
 #ifndef FMA
-#define FMA(acc, x, k, vl) F32(vfmacc_vf)(acc, x, k, vl)
+#define FMA(acc, x, k, vl)	F32(vfmacc_vf)(acc, x, k, vl)
+#define FMA_KEEP(acc, x, k, vl) RVV_PASTE(F32(vfmacc_vf), _tu)(acc, x, k, vl)
+#endif
+#ifndef FMA_KEEP
+#define FMA_KEEP FMA
 #endif
 
 #define VF	RVV_PASTE3(vfloat32m, LM, _t)
@@ -47,24 +51,26 @@
 #define ACCS	VF *a0, VF *a1, VF *a2, VF *a3
 
 /*
- * Operand k, row i from where x stands, into all accumulators; into those of chunk 0 or 1. The
- * empty asm keeps clang's scheduler from running one accumulator's chain ahead of the others'.
+ * Operand k, row i from where x stands, into all accumulators; into those of chunk 0 or 1. Four
+ * accumulators and an operand of its own leave no register free: an undisturbed tail keeps clang
+ * from moving a sum to another one.
  */
-#define MAC(i, k)                                       \
-	do {                                            \
-		*a0 = FMA(*a0, x[0][i], k, vl);         \
-		if (R > 1)                              \
-			*a1 = FMA(*a1, x[1][i], k, vl); \
-		if (R > 2)                              \
-			*a2 = FMA(*a2, x[2][i], k, vl); \
-		if (R > 3)                              \
-			*a3 = FMA(*a3, x[3][i], k, vl); \
+#define ADD(acc, r, i, k) *acc = R == RVV_PASS ? FMA_KEEP(*acc, x[r][i], k, vl) : FMA(*acc, x[r][i], k, vl)
+#define MAC(i, k)                         \
+	do {                              \
+		ADD(a0, 0, i, k);         \
+		if (R > 1)                \
+			ADD(a1, 1, i, k); \
+		if (R > 2)                \
+			ADD(a2, 2, i, k); \
+		if (R > 3)                \
+			ADD(a3, 3, i, k); \
 	} while (0)
-#define MAC_OF(c, d, i, k)                            \
-	do {                                          \
-		*c = FMA(*c, x[0][i], k, vl);         \
-		if (R > 1)                            \
-			*d = FMA(*d, x[1][i], k, vl); \
+#define MAC_OF(c, d, i, k)               \
+	do {                             \
+		ADD(c, 0, i, k);         \
+		if (R > 1)               \
+			ADD(d, 1, i, k); \
 	} while (0)
 
 /* The same with the OPS rows of one RAW. */
@@ -136,7 +142,7 @@ RVV_INLINE void FN(whole)(unsigned R, ACCS, const X **x, const char *row, size_t
 {
 	const size_t step = __riscv_vlenb() * 8;
 
-#pragma clang loop unroll_count(2 / AHEAD)
+#pragma clang loop unroll(disable)
 	for (; n >= AHEAD * GETS * OPS; n -= AHEAD * GETS * OPS) {
 		WIDE w0 = *(const WIDE *)row;
 #if AHEAD == 2
@@ -340,6 +346,8 @@ PV(RVV_TWO, two, 2)
 #undef F32
 #undef FN
 #undef ACCS
+#undef FMA_KEEP
+#undef ADD
 #undef MAC
 #undef MAC_OF
 #undef MAC_0

@@ -14,47 +14,41 @@
 #include <riscv_vector.h>
 #include "partial.h"
 #include "rvv.h"
+#include "scalar.h"
 
 /*
- * 2^-u for u >= -0.5. Relative error 9.4e-8 + 3 * 2^-24 for results down to 2^-126, below that
- * the result is less than 2^-126; from 200 on (+inf too) it is 0 exactly; NaN stays NaN.
+ * e^d for d <= 0.5. Relative error 9.4e-8 + 4 * 2^-24 for results down to 2^-126, below that the
+ * result is less than 2^-126; up to -138 (-inf too) it is 0 exactly; NaN stays NaN.
  *
- * Adding 1.5 * 2^23 leaves round(u) in the low bits of z; r = u - round(u) is exact; 2^-r is a
- * minimax polynomial of degree 5; round(u) is subtracted from the exponent, saturating at 0.
- * vfmin would swallow NaN, hence compare and merge; a NaN's low bits are 0 and pass through.
+ * u = d log2(e). 1.5 * 2^23 - u leaves n = round(-u) in the low bits of z; r = u + n is exact;
+ * 2^r is a minimax polynomial of degree 5; n is subtracted from the exponent, saturating at 0. The
+ * clamp compares bits: among unsigned numbers -inf is above -138 and NaN, whose sign arithmetic
+ * leaves 0, below. A NaN's low bits are 0: it passes through the last step.
  */
-#define RVV_EXP2M(LM, MASK)                                                                                          \
-	RVV_INLINE vfloat32m##LM##_t rvv_exp2m_m##LM(vfloat32m##LM##_t u, size_t vl)                                 \
+#define RVV_EXP(LM)                                                                                                  \
+	RVV_INLINE vfloat32m##LM##_t rvv_exp_m##LM(vfloat32m##LM##_t d, size_t vl)                                   \
 	{                                                                                                            \
-		u = __riscv_vfmerge_vfm_f32m##LM(u, 200.0f, __riscv_vmfgt_vf_f32m##LM##_b##MASK(u, 200.0f, vl), vl); \
-		vfloat32m##LM##_t z = __riscv_vfadd_vf_f32m##LM(u, 0x1.8p23f, vl);                                   \
-		vfloat32m##LM##_t r = __riscv_vfsub_vv_f32m##LM(u, __riscv_vfsub_vf_f32m##LM(z, 0x1.8p23f, vl), vl); \
-		vfloat32m##LM##_t p = __riscv_vfmul_vf_f32m##LM(r, -0x1.5bd97cp-10f, vl);                            \
+		vuint32m##LM##_t e = __riscv_vreinterpret_v_f32m##LM##_u32m##LM(d);                                  \
+		e = __riscv_vminu_vx_u32m##LM(e, 0xc30a0000u, vl); /* -138 */                                        \
+		d = __riscv_vfmul_vf_f32m##LM(__riscv_vreinterpret_v_u32m##LM##_f32m##LM(e), 0x1.715476p+0f, vl);    \
+		vfloat32m##LM##_t z = __riscv_vfrsub_vf_f32m##LM(d, 0x1.8p23f, vl);                                  \
+		vfloat32m##LM##_t r = __riscv_vfadd_vv_f32m##LM(d, __riscv_vfsub_vf_f32m##LM(z, 0x1.8p23f, vl), vl); \
+		vfloat32m##LM##_t p = __riscv_vfmul_vf_f32m##LM(r, 0x1.5bd97cp-10f, vl);                             \
 		p = __riscv_vfadd_vf_f32m##LM(p, 0x1.3ce8b2p-7f, vl);                                                \
 		p = __riscv_vfmul_vv_f32m##LM(p, r, vl);                                                             \
-		p = __riscv_vfadd_vf_f32m##LM(p, -0x1.c6b6dap-5f, vl);                                               \
+		p = __riscv_vfadd_vf_f32m##LM(p, 0x1.c6b6dap-5f, vl);                                                \
 		p = __riscv_vfmul_vv_f32m##LM(p, r, vl);                                                             \
 		p = __riscv_vfadd_vf_f32m##LM(p, 0x1.ebf9c2p-3f, vl);                                                \
 		p = __riscv_vfmul_vv_f32m##LM(p, r, vl);                                                             \
-		p = __riscv_vfadd_vf_f32m##LM(p, -0x1.62e42ap-1f, vl);                                               \
+		p = __riscv_vfadd_vf_f32m##LM(p, 0x1.62e42ap-1f, vl);                                                \
 		p = __riscv_vfmul_vv_f32m##LM(p, r, vl);                                                             \
 		p = __riscv_vfadd_vf_f32m##LM(p, 1.0f, vl);                                                          \
-		vuint32m##LM##_t e =                                                                                 \
-			__riscv_vsll_vx_u32m##LM(__riscv_vreinterpret_v_f32m##LM##_u32m##LM(z), 23, vl);             \
+		e = __riscv_vsll_vx_u32m##LM(__riscv_vreinterpret_v_f32m##LM##_u32m##LM(z), 23, vl);                 \
 		e = __riscv_vssubu_vv_u32m##LM(__riscv_vreinterpret_v_f32m##LM##_u32m##LM(p), e, vl);                \
 		return __riscv_vreinterpret_v_u32m##LM##_f32m##LM(e);                                                \
 	}
-RVV_EXP2M(1, 32)
-RVV_EXP2M(4, 8)
-RVV_EXP2M(8, 4)
-
-#define RVV_LOG2E 0x1.715476p+0f
-
-/* e^-x of one number, x >= 0. */
-RVV_INLINE float rvv_expm(float x)
-{
-	return __riscv_vfmv_f_s_f32m1_f32(rvv_exp2m_m1(__riscv_vfmv_s_f_f32m1(x * RVV_LOG2E, 1), 1));
-}
+RVV_EXP(4)
+RVV_EXP(8)
 
 /* Do the scores go to the weights without anything but the scale? */
 static inline bool rvv_plain(const struct rvv_shape *shape, const struct rvv_query *q)
@@ -98,15 +92,14 @@ static float WEIGHTS(const struct rvv_shape *shape, struct rvv_query *q)
 		scale = 1.0f;
 	}
 	if (m > part->m) {
-		alpha = rvv_expm(m - part->m);
+		alpha = attnd_exp(part->m - m);
 		part->m = m;
 	}
 	ref = part->m == -INFINITY ? 0.0f : part->m;
 	for (size_t i = 0; i < RVV_STEP; i += vl) {
 		vfloat32m8_t w = __riscv_vfmul_vf_f32m8(__riscv_vle32_v_f32m8(q->scores + i, vl), scale, vl);
 
-		w = __riscv_vfmul_vf_f32m8(__riscv_vfrsub_vf_f32m8(w, ref, vl), RVV_LOG2E, vl);
-		w = rvv_exp2m_m8(w, vl);
+		w = rvv_exp_m8(__riscv_vfsub_vf_f32m8(w, ref, vl), vl);
 		sum = __riscv_vfadd_vv_f32m8(sum, w, vl);
 		STORE(p + i, w, vl);
 	}
