@@ -142,10 +142,10 @@ static void measure_match(struct world *w, double end)
 	cold.n = hot.n = 0;
 	while (more(end, &cold)) {
 		make_prompt(w->tokens, random_below(SYSTEMS), random_below(CHATS));
-		sample_add(&cold, LENGTH / match(w));
+		sample_add(&cold, (double)LENGTH / match(w));
 	}
 	for (int i = 0; i < HOT; i++)
-		sample_add(&hot, LENGTH / match(w));
+		sample_add(&hot, (double)LENGTH / match(w));
 	report_figure("match_tokens_per_s", sample_median(&cold), "tokens/s");
 	report_figure("match_hot_tokens_per_s", sample_median(&hot), "tokens/s");
 }
@@ -182,7 +182,7 @@ static void measure_evict(struct world *w)
 		for (int i = 0; i < EVICT_AT_ONCE; i++)
 			if (!cache_evict(w->cache))
 				die("nothing to evict");
-		sample_add(&ns, (now_seconds() - start) / EVICT_AT_ONCE * 1e9);
+		sample_add(&ns, (now_seconds() - start) * 1e9 / (double)EVICT_AT_ONCE);
 	}
 	report_figure("evict_ns_per_block", sample_median(&ns), "ns");
 }

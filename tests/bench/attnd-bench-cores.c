@@ -130,7 +130,7 @@ static void normalise(float *x)
 
 		for (int i = 0; i < HIDDEN; i++)
 			sum += x[i] * x[i];
-		sum = 1 / sqrtf(sum / HIDDEN + 1e-5f);
+		sum = 1 / sqrtf(sum / (float)HIDDEN + 1e-5f);
 		for (int i = 0; i < HIDDEN; i++)
 			x[i] *= sum;
 	}
@@ -313,7 +313,7 @@ static double measure(struct order *o, enum way way, enum prompts p)
 	o->prompts = p;
 	post(&o->go);
 	wait_for(&o->done, before + RUNNERS);
-	return TOKENS / (now_seconds() - start);
+	return (double)TOKENS / (now_seconds() - start);
 }
 
 static void report(struct samples ratio[PROMPTS][WAYS], struct samples rate[PROMPTS][WAYS])

@@ -73,9 +73,9 @@ static double uniform(void)
 static uint32_t random_length(void)
 {
 	double normal = sqrt(-2 * log(uniform())) * cos(2 * M_PI * uniform());
-	double n = MEAN * exp(0.8 * normal - 0.32);
+	double n = (double)MEAN * exp(0.8 * normal - 0.32);
 
-	return n < 16 ? 16 : n > LONGEST ? LONGEST : (uint32_t)n;
+	return n<16 ? 16 : n>(double) LONGEST ? LONGEST : (uint32_t)n;
 }
 
 /* A batch of at least this mean length; returns its tokens. */
@@ -130,7 +130,7 @@ static void allocated(double end)
 		status = ask_status(&d);
 		sample_add(&ratio, member(json_object_get(status, "pool"), "bytes_referenced") /
 					   ((double)tokens * (double)kv_bytes(&shape)));
-		sample_add(&mean, (double)tokens / SEQUENCES);
+		sample_add(&mean, (double)tokens / (double)SEQUENCES);
 		json_decref(status);
 		if (attnd_seq_close_many(r.a, keys, SEQUENCES))
 			die("closing sequences");

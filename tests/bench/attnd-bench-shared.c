@@ -144,7 +144,7 @@ static double roof_seconds(const struct tree *t, const struct forest *f, int thr
 {
 	const struct shape *s = &f->local.shape;
 	double bytes = (double)f->distinct * (double)kv_bytes(s);
-	double flops = 4.0 * s->dim * s->heads * ROWS * f->length;
+	double flops = 4.0 * s->dim * s->heads * f->length * (double)ROWS;
 
 	bytes /= stream_rate(f->local.pool, f->local.num_blocks * f->local.block_bytes, threads);
 	flops /= peak_rate(threads);

@@ -16,3 +16,14 @@ ATTND_BENCH_OBJS := $(patsubst %.c,$(O)/%.o,$(wildcard tests/bench/attnd-bench*.
 $(O)/attnd-bench: $(ATTND_BENCH_OBJS) $(O)/libattnd.a $(O)/libdaemon.a $(O)/flags
 	$(call say,LD,$@)
 	$(link) $(DAEMON_LIBS) $(CLIENT_LIBS) -lopenblas
+
+all: $(O)/attnd-bench
+PROGRAMS += $(O)/attnd-bench $(O)/bench-kernels # for clean
+
+.PHONY: install-bench uninstall-bench
+install: install-bench
+install-bench: $(O)/attnd-bench
+	$(Q)$(INSTALL) -D -m 755 $< $(DESTDIR)$(BINDIR)/attnd-bench
+uninstall: uninstall-bench
+uninstall-bench:
+	$(Q)rm -f $(DESTDIR)$(BINDIR)/attnd-bench
