@@ -193,13 +193,18 @@ static void softmax(const struct attnd_x86_tile *t)
 
 /* ---- One kernel for each pair of types ---- */
 
-#define ATTEND(qname, kvname)                                                                       \
-	attnd_attend_fn attnd_attend_##qname##_##kvname##_avx512;                                   \
-	void attnd_attend_##qname##_##kvname##_avx512(const struct attnd_attend_args *a)            \
-	{                                                                                           \
-		static const struct attnd_x86_isa isa = {4, pack_##qname, scores_##kvname, softmax, \
-							 values_##kvname};                          \
-		attnd_x86_attend(a, &isa);                                                          \
+#define ATTEND(qname, kvname)                                                            \
+	attnd_attend_fn attnd_attend_##qname##_##kvname##_avx512;                        \
+	void attnd_attend_##qname##_##kvname##_avx512(const struct attnd_attend_args *a) \
+	{                                                                                \
+		static const struct attnd_x86_isa isa = {                                \
+			.q_element = 4,                                                  \
+			.pack_q = pack_##qname,                                          \
+			.scores = scores_##kvname,                                       \
+			.softmax = softmax,                                              \
+			.values = values_##kvname,                                       \
+		};                                                                       \
+		attnd_x86_attend(a, &isa);                                               \
 	}
 
 #define KV_TYPE(name, widen, operand)                                                         \

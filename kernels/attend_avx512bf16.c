@@ -5,135 +5,10 @@
  * In:   tiles from x86.c; K/V in bf16, or int8 and fp8 widened to bf16 (exactly) in L1.
  * Out:  partials.
  * Next: partial_c.c merges and finishes them.
- *
- * One byte of int8 or fp8 is looked up: its magnitude's bf16 has an upper and a lower byte, two
- * tables of 128 bytes each (vpermi2b); the sign is or-ed in, unpacking joins the bytes.
  */
-#include "x86_avx512.h"
-
-/* ---- Widening ---- */
-
-/* Upper and lower bytes of the bf16 of magnitudes 0..127. */
-struct tables {
-	uint8_t upper[128], lower[128];
-};
-
-/* bf16 of the non-negative normal or zero m * 2^e, m < 128, as a constant expression. */
-#define LOG2(m)	     ((m) >= 64 ? 6 : (m) >= 32 ? 5 : (m) >= 16 ? 4 : (m) >= 8 ? 3 : (m) >= 4 ? 2 : (m) >= 2 ? 1 : 0)
-#define BF16(m, e)   ((m) == 0 ? 0 : ((127 + (e) + LOG2(m)) << 7 | (((m) << (7 - LOG2(m))) & 0x7f)))
-#define INT8_BF16(i) BF16(i, 0)
-#define E4M3_BF16(i) ((i) == 127 ? 0x7fc0 : (i) < 8 ? BF16(i, -9) : BF16(8 + ((i) & 7), ((i) >> 3) - 10))
-#define E5M2_BF16(i) \
-	((i) == 124 ? 0x7f80 : (i) > 124 ? 0x7fc0 : (i) < 4 ? BF16(i, -16) : BF16(4 + ((i) & 3), ((i) >> 2) - 17))
-
-#define EACH8(f, b, i) f(i) b, f(i + 1) b, f(i + 2) b, f(i + 3) b, f(i + 4) b, f(i + 5) b, f(i + 6) b, f(i + 7) b
-#define EACH64(f, b, i)                                                                                    \
-	EACH8(f, b, i), EACH8(f, b, i + 8), EACH8(f, b, i + 16), EACH8(f, b, i + 24), EACH8(f, b, i + 32), \
-		EACH8(f, b, i + 40), EACH8(f, b, i + 48), EACH8(f, b, i + 56)
-#define TABLES(f)                                                 \
-	{                                                         \
-		{EACH64(f, >> 8, 0), EACH64(f, >> 8, 64)},        \
-		{                                                 \
-			EACH64(f, &0xff, 0), EACH64(f, &0xff, 64) \
-		}                                                 \
-	}
-
-static const struct tables int8_tables __attribute__((aligned(64))) = TABLES(INT8_BF16);
-static const struct tables e4m3_tables __attribute__((aligned(64))) = TABLES(E4M3_BF16);
-static const struct tables e5m2_tables __attribute__((aligned(64))) = TABLES(E5M2_BF16);
-
-/* What looking up needs in registers. */
-struct lookup {
-	bool int8;
-	__m512i upper[2], lower[2];
-};
-
-ATTND_INLINE struct lookup load_tables(const struct tables *t, bool int8)
-{
-	return (struct lookup){
-		.int8 = int8,
-		.upper = {_mm512_load_si512(t->upper), _mm512_load_si512(t->upper + 64)},
-		.lower = {_mm512_load_si512(t->lower), _mm512_load_si512(t->lower + 64)},
-	};
-}
-
-/*
- * A row of 16 fours of bytes to two rows of bf16 pairs. In each 128-bit part i of four, `first`
- * holds lanes 4i and 4i + 1 and `second` lanes 4i + 2 and 4i + 3, both with their two pairs.
- */
-ATTND_INLINE void widen_row(const struct lookup *l, __m512i x, __m512i *ret_first, __m512i *ret_second)
-{
-	/* A look-up ignores bit 7. */
-	__m512i mag = l->int8 ? _mm512_min_epu8(x, _mm512_sub_epi8(_mm512_setzero_si512(), x)) : x;
-	__m512i upper = _mm512_permutex2var_epi8(l->upper[0], mag, l->upper[1]);
-	__m512i lower = _mm512_permutex2var_epi8(l->lower[0], mag, l->lower[1]);
-
-	upper = _mm512_ternarylogic_epi32(upper, x, _mm512_set1_epi8((char)0x80), 0xf8); /* upper | (x & sign) */
-	*ret_first = _mm512_unpacklo_epi8(lower, upper);
-	*ret_second = _mm512_unpackhi_epi8(lower, upper);
-}
-
-/* Four bf16, for a broadcast. */
-ATTND_INLINE long long load_four(const char *p)
-{
-	long long x;
-
-	memcpy(&x, p, sizeof(x));
-	return x;
-}
-
-/* The sums of those lanes' pairs, in the order of lanes. */
-ATTND_INLINE __m512 join_pairs(__m512 first, __m512 second)
-{
-	return _mm512_add_ps(_mm512_shuffle_ps(first, second, 0x88), _mm512_shuffle_ps(first, second, 0xdd));
-}
-
-/* ---- V in K: 16 dims of 16 tokens become 8 token pairs of 16 dims ---- */
-
-/* Eight rows of eight 64-bit elements. */
-ATTND_INLINE void transpose8(__m512i x[8])
-{
-	__m512 y[8];
-
-	ATTND_UNROLL
-	for (int i = 0; i < 8; i += 2) {
-		y[i / 2] = _mm512_castsi512_ps(_mm512_unpacklo_epi64(x[i], x[i + 1]));
-		y[4 + i / 2] = _mm512_castsi512_ps(_mm512_unpackhi_epi64(x[i], x[i + 1]));
-	}
-	attnd_transpose_quarters(&y[0], &y[1], &y[2], &y[3]);
-	attnd_transpose_quarters(&y[4], &y[5], &y[6], &y[7]);
-	ATTND_UNROLL
-	for (int i = 0; i < 8; i++)
-		x[i] = _mm512_castps_si512(y[i % 2 * 4 + i / 2]);
-}
-
-static void flip_bf16(const char *k, uint32_t rows, char *dst)
-{
-	/* Two tokens' (dim, dim + 1) to two dims' (token, token + 1). */
-	const __m512i join =
-		_mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
-	__m512i x[8];
-
-	for (uint32_t u = 0; u < 8; u++)
-		x[u] = u < rows ? _mm512_shuffle_epi8(_mm512_load_si512(k + u * 64), join) : _mm512_setzero_si512();
-	transpose8(x);
-	for (uint32_t u = 0; u < 8; u++)
-		_mm512_store_si512(dst + u * 64, x[u]);
-}
+#include "x86_bf16.h"
 
 /* ---- The three stages ---- */
-
-static void pack_q(const char *const *query, uint32_t rows, uint32_t dims, char *to, size_t q_stride)
-{
-	for (uint32_t r = 0; r < rows; r++, to += q_stride)
-		for (uint32_t d = 0; d < dims; d += 32) {
-			const char *q = query[r] + d * sizeof(uint16_t);
-			__m512i x = dims >= d + 32 ? _mm512_loadu_si512(q)
-						   : _mm512_maskz_loadu_epi16((1u << (dims - d)) - 1, q);
-
-			_mm512_store_si512(to + d * sizeof(uint16_t), x);
-		}
-}
 
 static __attribute__((noinline)) void score_groups(const struct attnd_x86_tile *t, uint32_t k_rows,
 						   const char *const *k, const char *const *next, uint32_t g,
@@ -164,7 +39,7 @@ enum { FEW = 4, SIDE = 2 };
  * that widening needs. More rows read a panel of widened K/V and broadcast x.
  */
 struct source {
-	const struct lookup *lookup; /* NULL: at[] is widened */
+	const struct attnd_lookup *lookup; /* NULL: at[] is widened */
 	const char *at[SIDE], *next[SIDE];
 	const char *x;
 	size_t x_stride; /* without lookup: from a row to the next */
@@ -180,7 +55,7 @@ ATTND_INLINE void multiply_four(const struct source *s, int m, uint32_t n, uint3
 	for (uint32_t c = 0; c < n; c++) {
 		if (s->lookup) {
 			_mm_prefetch(s->next[c] + u * 64, _MM_HINT_T1);
-			widen_row(s->lookup, _mm512_load_si512(s->at[c] + u * 64), &a[c][0], &a[c][1]);
+			attnd_widen_row(s->lookup, _mm512_load_si512(s->at[c] + u * 64), &a[c][0], &a[c][1]);
 		} else {
 			a[c][0] = _mm512_load_si512(s->at[c] + u * 128);
 			a[c][1] = _mm512_load_si512(s->at[c] + u * 128 + 64);
@@ -193,7 +68,7 @@ ATTND_INLINE void multiply_four(const struct source *s, int m, uint32_t n, uint3
 		if (s->lookup)
 			x = _mm512_load_ps(s->x + (four * (uint32_t)m + (uint32_t)i) * 64);
 		else
-			x = (__m512)_mm512_set1_epi64(load_four(s->x + (size_t)i * s->x_stride + four * 8));
+			x = (__m512)_mm512_set1_epi64(attnd_load_four(s->x + (size_t)i * s->x_stride + four * 8));
 		ATTND_UNROLL
 		for (uint32_t c = 0; c < n; c++) {
 			sum[c][0][i] = attnd_dp(sum[c][0][i], a[c][0], x);
@@ -226,7 +101,7 @@ ATTND_INLINE void score_fours(const struct source *s, int m, uint32_t n, const s
 		ATTND_UNROLL
 		for (uint32_t c = 0; c < n; c++)
 			_mm512_store_ps(t->s + (r + (uint32_t)i) * ATTND_X86_STEP + (g + c) * ATTND_X86_LANES,
-					join_pairs(sum[c][0][i], sum[c][1][i]));
+					attnd_join_pairs(sum[c][0][i], sum[c][1][i]));
 	}
 }
 
@@ -258,7 +133,7 @@ ATTND_INLINE void value_fours(const struct source *s, int m, uint32_t n, const s
 		ATTND_UNROLL
 		for (uint32_t c = 0; c < n; c++) {
 			float *acc = t->partial[r + (uint32_t)i]->acc + (j + c) * ATTND_X86_LANES;
-			__m512 x = _mm512_add_ps(_mm512_load_ps(acc), join_pairs(sum[c][0][i], sum[c][1][i]));
+			__m512 x = _mm512_add_ps(_mm512_load_ps(acc), attnd_join_pairs(sum[c][0][i], sum[c][1][i]));
 
 			_mm512_store_ps(acc, _mm512_add_ps(x, _mm512_setzero_ps()));
 		}
@@ -271,10 +146,10 @@ ATTND_INLINE void spread(int m, uint32_t n, const char *rows, size_t stride, cha
 	for (uint32_t u = 0; u < n; u++)
 		ATTND_UNROLL
 	for (int i = 0; i < m; i++, dst += 64)
-		_mm512_store_si512(dst, _mm512_set1_epi64(load_four(rows + (size_t)i * stride + u * 8)));
+		_mm512_store_si512(dst, _mm512_set1_epi64(attnd_load_four(rows + (size_t)i * stride + u * 8)));
 }
 
-ATTND_INLINE void few_scores(const struct lookup *l, int m, const struct attnd_x86_tile *t)
+ATTND_INLINE void few_scores(const struct attnd_lookup *l, int m, const struct attnd_x86_tile *t)
 {
 	struct source s = {.lookup = l, .x = t->panel};
 	uint32_t g = 0;
@@ -294,7 +169,7 @@ ATTND_INLINE void few_scores(const struct lookup *l, int m, const struct attnd_x
 	}
 }
 
-ATTND_INLINE void few_values(const struct lookup *l, int m, const struct attnd_x86_tile *t, uint32_t first)
+ATTND_INLINE void few_values(const struct attnd_lookup *l, int m, const struct attnd_x86_tile *t, uint32_t first)
 {
 	struct source s = {.lookup = l, .x = t->panel};
 
@@ -353,19 +228,19 @@ static __attribute__((noinline)) void many_values(const struct attnd_x86_tile *t
 }
 
 /* n rows widened to pairs of rows; prefetches as many at `next`. */
-ATTND_INLINE void widen_rows(const struct lookup *l, const char *src, const char *next, uint32_t n, char *dst)
+ATTND_INLINE void widen_rows(const struct attnd_lookup *l, const char *src, const char *next, uint32_t n, char *dst)
 {
 	for (uint32_t u = 0; u < n; u++) {
 		__m512i a, b;
 
 		_mm_prefetch(next + u * 64, _MM_HINT_T1);
-		widen_row(l, _mm512_load_si512(src + u * 64), &a, &b);
+		attnd_widen_row(l, _mm512_load_si512(src + u * 64), &a, &b);
 		_mm512_store_si512(dst + u * 128, a);
 		_mm512_store_si512(dst + u * 128 + 64, b);
 	}
 }
 
-ATTND_INLINE void panel_scores(const struct lookup *l, const struct attnd_x86_tile *t)
+ATTND_INLINE void panel_scores(const struct attnd_lookup *l, const struct attnd_x86_tile *t)
 {
 	const size_t group = (size_t)t->k_rows * 128;
 
@@ -379,7 +254,8 @@ ATTND_INLINE void panel_scores(const struct lookup *l, const struct attnd_x86_ti
 }
 
 /* With v_in_k a strip's K is turned around first. */
-ATTND_INLINE void panel_values(const struct lookup *l, const struct attnd_x86_tile *t, uint32_t first, uint32_t rows)
+ATTND_INLINE void panel_values(const struct attnd_lookup *l, const struct attnd_x86_tile *t, uint32_t first,
+			       uint32_t rows)
 {
 	const size_t group = (size_t)t->v_rows * 128, strip = group * ATTND_X86_GROUPS;
 	bool in_k = t->args->fmt->spec.v_in_k;
@@ -403,9 +279,9 @@ ATTND_INLINE void panel_values(const struct lookup *l, const struct attnd_x86_ti
 	}
 }
 
-ATTND_INLINE void scores_of_bytes(const struct tables *tables, bool int8, const struct attnd_x86_tile *t)
+ATTND_INLINE void scores_of_bytes(const struct attnd_bytes *tables, bool int8, const struct attnd_x86_tile *t)
 {
-	const struct lookup l = load_tables(tables, int8);
+	const struct attnd_lookup l = attnd_load_tables(tables, int8);
 
 	switch (t->rows) {
 	case 1:
@@ -425,10 +301,10 @@ ATTND_INLINE void scores_of_bytes(const struct tables *tables, bool int8, const 
 	}
 }
 
-ATTND_INLINE void values_of_bytes(const struct tables *tables, bool int8, const struct attnd_x86_tile *t,
+ATTND_INLINE void values_of_bytes(const struct attnd_bytes *tables, bool int8, const struct attnd_x86_tile *t,
 				  uint32_t first, uint32_t n)
 {
-	const struct lookup l = load_tables(tables, int8);
+	const struct attnd_lookup l = attnd_load_tables(tables, int8);
 
 	switch (t->args->fmt->spec.v_in_k ? FEW + 1 : n) {
 	case 1:
@@ -450,22 +326,28 @@ ATTND_INLINE void values_of_bytes(const struct tables *tables, bool int8, const 
 
 /* ---- One kernel for each K/V type ---- */
 
-#define ATTEND(name)                                                                                        \
-	attnd_attend_fn attnd_attend_bf16_##name##_avx512bf16;                                              \
-	void attnd_attend_bf16_##name##_avx512bf16(const struct attnd_attend_args *a)                       \
-	{                                                                                                   \
-		static const struct attnd_x86_isa isa = {2, pack_q, scores_##name, softmax, values_##name}; \
-		attnd_x86_attend(a, &isa);                                                                  \
+#define ATTEND(name)                                                                  \
+	attnd_attend_fn attnd_attend_bf16_##name##_avx512bf16;                        \
+	void attnd_attend_bf16_##name##_avx512bf16(const struct attnd_attend_args *a) \
+	{                                                                             \
+		static const struct attnd_x86_isa isa = {                             \
+			.q_element = 2,                                               \
+			.pack_q = attnd_pack_bf16,                                    \
+			.scores = scores_##name,                                      \
+			.softmax = softmax,                                           \
+			.values = values_##name,                                      \
+		};                                                                    \
+		attnd_x86_attend(a, &isa);                                            \
 	}
 
 #define ATTEND_BYTES(name)                                                                    \
 	static void scores_##name(const struct attnd_x86_tile *t)                             \
 	{                                                                                     \
-		scores_of_bytes(&name##_tables, IS_INT8_##name, t);                           \
+		scores_of_bytes(&attnd_##name, IS_INT8_##name, t);                            \
 	}                                                                                     \
 	static void values_##name(const struct attnd_x86_tile *t, uint32_t first, uint32_t n) \
 	{                                                                                     \
-		values_of_bytes(&name##_tables, IS_INT8_##name, t, first, n);                 \
+		values_of_bytes(&attnd_##name, IS_INT8_##name, t, first, n);                  \
 	}                                                                                     \
 	ATTEND(name)
 
@@ -481,7 +363,7 @@ static void scores_bf16(const struct attnd_x86_tile *t)
 static void values_bf16(const struct attnd_x86_tile *t, uint32_t first, uint32_t n)
 {
 	if (t->args->fmt->spec.v_in_k)
-		attnd_values_in_k(t, first, n, flip_bf16, 2, value_strips);
+		attnd_values_in_k(t, first, n, attnd_flip_bf16, 2, value_strips);
 	else
 		attnd_values(t, first, n, NULL, 1, value_strips);
 }

@@ -67,6 +67,7 @@
 
 #if defined(__x86_64__)
 #define ATTND_NEED_BF16_BYTES (ATTND_CPU(AVX512_BF16) | ATTND_CPU(AVX512_VBMI))
+#define ATTND_NEED_AMX	      (ATTND_NEED_BF16_BYTES | ATTND_CPU(AMX_BF16))
 #define ATTND_KERNELS_AVX2(X)                                                                             \
 	X(attend, f32_f32, avx2, AVX2, F32, F32, ATTND_CPU(AVX2), packed_any)                                        \
 	X(attend, f32_f16, avx2, AVX2, F32, F16, ATTND_CPU(AVX2), packed_any)                                        \
@@ -110,7 +111,11 @@
 	X(attend, bf16_int8, avx512bf16, AVX512, BF16, INT8,     ATTND_NEED_BF16_BYTES, fast_dpbf16)         \
 	X(attend, bf16_e4m3, avx512bf16, AVX512, BF16, FP8_E4M3, ATTND_NEED_BF16_BYTES, fast_dpbf16)         \
 	X(attend, bf16_e5m2, avx512bf16, AVX512, BF16, FP8_E5M2, ATTND_NEED_BF16_BYTES, fast_dpbf16)
-#define ATTND_KERNELS_AMX(X)
+#define ATTND_KERNELS_AMX(X) \
+	X(attend, bf16_bf16, amx, AMX, BF16, BF16, ATTND_NEED_AMX, packed_any) \
+	X(attend, bf16_int8, amx, AMX, BF16, INT8, ATTND_NEED_AMX, packed_any) \
+	X(attend, bf16_e4m3, amx, AMX, BF16, FP8_E4M3, ATTND_NEED_AMX, packed_any) \
+	X(attend, bf16_e5m2, amx, AMX, BF16, FP8_E5M2, ATTND_NEED_AMX, packed_any)
 #define ATTND_KERNELS_ARCH(X) ATTND_KERNELS_AVX2(X) ATTND_KERNELS_AVX512(X) ATTND_KERNELS_AMX(X)
 #elif defined(__riscv) && __riscv_xlen == 64
 #define ATTND_KERNELS_ARCH(X)                                                                    \

@@ -45,7 +45,8 @@ struct walk {
 	uint32_t block_shift;
 	size_t k_slot, v_slot, v_off; /* bytes of a slot, and where V begins in a tile */
 	struct place here[ATTND_X86_GROUPS], there[ATTND_X86_GROUPS];
-	uint32_t located; /* the step that `there` holds */
+	uint32_t located;   /* the step that `there` holds */
+	uint32_t staged[4]; /* the head, step and groups that isa may keep in t.stage */
 	bool heads_inside;
 	uint32_t first_group; /* of the step */
 	uint32_t num_seen;
@@ -80,6 +81,7 @@ static size_t lay_out(const struct attnd_kv_format *f, char *base, struct walk *
 	size_t q = take(&n, (SPAN + ATTND_X86_ROWS) * packed_q_bytes(f, sizeof(float)));
 	size_t s = take(&n, (size_t)ATTND_X86_ROWS * ATTND_X86_STEP * sizeof(float));
 	size_t panel = take(&n, ATTND_X86_PANEL * (padded > strip ? padded : strip));
+	size_t stage = take(&n, 2 * ATTND_X86_STEP * ((dims + 31) & ~(size_t)31) * sizeof(uint16_t));
 	size_t copy_v = take(&n, ATTND_X86_STEP * (dims + ATTND_X86_LANES) * attnd_kdtype_bytes(f->spec.dtype));
 	size_t backup = take(&n, (size_t)ATTND_X86_ROWS * f->partial_bytes);
 
@@ -89,6 +91,7 @@ static size_t lay_out(const struct attnd_kv_format *f, char *base, struct walk *
 		w->span_q = w->tile_q + ATTND_X86_ROWS * w->t.q_stride;
 		w->t.s = (float *)(void *)(base + s);
 		w->t.panel = base + panel;
+		w->t.stage = base + stage;
 		w->copy_v = base + copy_v;
 		w->backup = base + backup;
 	}
@@ -170,6 +173,10 @@ static void trim_groups(struct walk *w)
 				lo = min_u32(lo, g);
 				hi = max_u32(hi, g + 1);
 			}
+	if (w->isa->pairs) {
+		lo &= ~1u;
+		hi += hi & 1;
+	}
 	for (uint32_t i = 0; i < w->num_seen; i++) {
 		uint16_t all = 0xffff;
 
@@ -248,6 +255,9 @@ static void locate_step(struct walk *w)
 	const struct attnd_attend_args *a = w->a;
 
 	locate(w, a->blocks, a->num_blocks, w->t.position - a->start, w->t.groups, w->here);
+	for (uint32_t g = 1; g < w->t.groups; g++)
+		if (!w->here[g].block)
+			w->here[g] = w->here[g - 1];
 }
 
 /* The places of step `step` of the call, beyond its last one those of the blocks that come next. */
@@ -367,7 +377,7 @@ static bool flagged(const struct walk *w, uint32_t head)
 {
 	const struct attnd_attend_args *a = w->a;
 	uint32_t size = a->fmt->spec.block_size, from = w->t.position - a->start;
-	uint32_t last = (from + w->t.groups * ATTND_X86_LANES - 1) / size;
+	uint32_t last = min_u32((from + w->t.groups * ATTND_X86_LANES - 1) / size, a->num_blocks - 1);
 
 	atomic_thread_fence(memory_order_acquire);
 	for (uint32_t b = from / size; b <= last; b++)
@@ -420,6 +430,16 @@ static void copy_visible_k(struct walk *w, const uint16_t *visible)
 	}
 }
 
+/* Does t.stage hold other groups than the tile's? It will hold these. */
+static bool is_fresh(struct walk *w, uint32_t head)
+{
+	const uint32_t now[4] = {head, w->step, w->t.position, w->t.groups};
+	bool fresh = memcmp(w->staged, now, sizeof(now)) != 0;
+
+	memcpy(w->staged, now, sizeof(now));
+	return fresh;
+}
+
 static void values_alone(struct walk *w)
 {
 	static const uint16_t all[ATTND_X86_GROUPS] = {0xffff, 0xffff, 0xffff, 0xffff,
@@ -435,6 +455,8 @@ static void values_alone(struct walk *w)
 		t.v[g] = w->copy_v +
 			 g * es * ATTND_X86_LANES * (f->spec.v_in_k ? (size_t)t.k_rows * f->k_ilv : ATTND_X86_LANES);
 	memcpy(t.next_v, t.v, sizeof(t.v));
+	t.fresh = true;
+	w->staged[0] = UINT32_MAX;
 	for (uint32_t i = 0; i < t.rows; i++) {
 		const uint16_t *visible = t.visible[i] ? t.visible[i] : all;
 
@@ -469,6 +491,11 @@ static void attend_tile(struct walk *w, uint32_t head, char *packed, bool prefet
 	if (prefetch)
 		point_at_next(w, head);
 	point_at_rows(w, head, packed);
+	w->t.fresh = is_fresh(w, head);
+	if (w->isa->whole && !w->edge) {
+		w->isa->whole(&w->t);
+		return;
+	}
 	w->isa->scores(&w->t);
 	w->isa->softmax(&w->t);
 	if (w->edge)
@@ -505,6 +532,7 @@ static void init_walk(struct walk *w)
 	init_format(w);
 	w->steps = (a->end - a->begin + ATTND_X86_STEP - 1) / ATTND_X86_STEP;
 	w->located = UINT32_MAX;
+	w->staged[0] = UINT32_MAX;
 	w->t.args = a;
 	w->t.dynamic = a->fmt->spec.scale == ATTND_K_SCALE_DYNAMIC;
 	w->t.scale = fixed ? attn->sm_scale * attn->k_scale : attn->sm_scale;

@@ -55,6 +55,8 @@ struct attnd_x86_tile {
 	char *q;     /* [rows][q_stride], packed by pack_q */
 	float *s;    /* [rows][ATTND_X86_STEP]: scores, then weights in the form that values wants */
 	char *panel; /* for widened operands */
+	char *stage; /* for a whole step's operands, kept from tile to tile */
+	bool fresh;  /* K and V are not those of the tile before */
 };
 
 /* One kernel's arithmetic. */
@@ -69,6 +71,10 @@ struct attnd_x86_isa {
 	void (*softmax)(const struct attnd_x86_tile *t);
 	/** acc += weights . V for rows [first, first + n). */
 	void (*values)(const struct attnd_x86_tile *t, uint32_t first, uint32_t n);
+	/** All three at once, where every row sees every slot; NULL: one after the other. */
+	void (*whole)(const struct attnd_x86_tile *t);
+	/** Groups come in pairs, the first at an even place in the step; what is beyond the blocks weighs 0. */
+	bool pairs;
 };
 
 /** The loops of attend. */

@@ -602,24 +602,33 @@ ATTND_INLINE __m512 attnd_softmax_row(bool bf16, bool scaled, const struct attnd
 	return sum;
 }
 
+/* n rows from r on, up to four. */
+ATTND_INLINE void attnd_softmax_four(bool bf16, bool scaled, const struct attnd_x86_tile *t, uint32_t r, uint32_t n)
+{
+	__m512 sum[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
+	float l[4];
+
+	for (uint32_t i = 0; i < n; i++)
+		sum[i] = attnd_softmax_row(bf16, scaled, t, r + i);
+	_mm_storeu_ps(l, attnd_reduce_four(sum));
+	for (uint32_t i = 0; i < n; i++)
+		t->partial[r + i]->l += l[i];
+}
+
+ATTND_INLINE bool attnd_scaled(const struct attnd_x86_tile *t)
+{
+	return t->dynamic || t->v_scale != 1.0f;
+}
+
 ATTND_INLINE void attnd_softmax_all(bool bf16, bool scaled, const struct attnd_x86_tile *t)
 {
-	for (uint32_t r = 0; r < t->rows; r += 4) {
-		__m512 sum[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
-		uint32_t n = t->rows - r < 4 ? t->rows - r : 4;
-		float l[4];
-
-		for (uint32_t i = 0; i < n; i++)
-			sum[i] = attnd_softmax_row(bf16, scaled, t, r + i);
-		_mm_storeu_ps(l, attnd_reduce_four(sum));
-		for (uint32_t i = 0; i < n; i++)
-			t->partial[r + i]->l += l[i];
-	}
+	for (uint32_t r = 0; r < t->rows; r += 4)
+		attnd_softmax_four(bf16, scaled, t, r, t->rows - r < 4 ? t->rows - r : 4);
 }
 
 ATTND_INLINE void attnd_softmax_rows(bool bf16, const struct attnd_x86_tile *t)
 {
-	if (t->dynamic || t->v_scale != 1.0f)
+	if (attnd_scaled(t))
 		attnd_softmax_all(bf16, true, t);
 	else
 		attnd_softmax_all(bf16, false, t);
