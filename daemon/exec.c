@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SMALL_NS 10000.0 /* a job below it is not worth telling others of */
+#define SMALL_NS	 10000.0 /* work below it is not worth telling others of */
+#define WRITE_BYTES_A_NS 4.0
 
 enum {
 	MAX_LEVELS = 20,  /* of the merge tree: 2^24 tokens / 256 a chunk, and some */
@@ -487,10 +488,29 @@ int exec_prepare(struct job *j, uint32_t threads)
 	return 0;
 }
 
-bool exec_small(const struct job *j)
+/* What the first phase takes, about. */
+static double write_ns(const struct job *j)
 {
 	const struct cache *c = j->plan->cache;
-	double cost = j->store ? (double)j->plan->num_tokens * (double)c->fmt.layer_bytes / c->block_size / 4 : 0;
 
-	return cost + (j->list ? j->list->cost_ns : 0) < SMALL_NS;
+	return j->team.phases[0].first[j->team.num_nodes]
+		       ? (double)j->work->write_tokens * (double)c->fmt.layer_bytes / c->block_size / WRITE_BYTES_A_NS
+		       : 0;
+}
+
+void exec_write_first(struct job *j)
+{
+	struct team_phase *t = &j->team.phases[0];
+	uint32_t nodes = j->team.num_nodes;
+
+	if (write_ns(j) >= SMALL_NS)
+		return;
+	for (uint32_t i = 0; i < t->first[nodes]; i++)
+		run_write(j, &j->work->writes[i % j->work->num_writes], i / j->work->num_writes);
+	memset(t->first, 0, sizeof(t->first));
+}
+
+bool exec_small(const struct job *j)
+{
+	return write_ns(j) + (j->list ? j->list->cost_ns : 0) < SMALL_NS;
 }

@@ -53,6 +53,11 @@ struct job {
 /** Fill the team's part: items and counts. 0 or -ENOMEM. `threads`: members that will share it. */
 int exec_prepare(struct job *j, uint32_t threads);
 
+/**
+ * Few tokens to write: do it now, which spares the team a phase. Between exec_prepare and running.
+ */
+void exec_write_first(struct job *j);
+
 /** Whether the leader should run it alone: less than about 10 us of work. */
 bool exec_small(const struct job *j);
 

@@ -313,6 +313,7 @@ struct answer submit_job(struct leader *l, struct lead_session *ls, const struct
 		return ANSWER_BAD(ENOMEM, PLAN, 0);
 	j->plan->running++;
 	j->params->refs++;
+	exec_write_first(j);
 	if (!exec_small(j) && team_submit(&l->team, &j->team)) {
 		*ret_started = true;
 		return ANSWER_OK;

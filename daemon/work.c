@@ -221,8 +221,12 @@ struct work_list *work_make(const struct plan *p)
 		return NULL;
 	}
 	(void)fill_writes(p, w->writes);
-	for (uint32_t i = 0; i < p->num_rows; i++)
-		w->refused |= !p->rows[i].seq;
+	for (uint32_t i = 0; i < p->num_rows; i++) {
+		const struct plan_row *r = &p->rows[i];
+
+		w->refused |= !r->seq;
+		w->write_tokens += r->n - r->cached + (r->copies ? p->cache->block_size : 0);
+	}
 	return w;
 }
 

@@ -80,6 +80,7 @@ struct attend_list {
 struct work_list {
 	struct write_item *writes;
 	uint32_t num_writes;
+	uint32_t write_tokens; /* that a job writes or copies, about */
 	bool refused; /* some row is: its out is zeroed */
 	struct work_token *order;
 	uint32_t num_tokens;
