@@ -76,8 +76,10 @@ static bool finish_item(struct team *t, struct team_job *job, uint32_t phase)
 		return true;
 	}
 	open_phase(job, phase);
-	if (t)
+	if (t) {
 		call_members(t);
+		call_leader(t); /* it may have parked while others had the last items of the phase before */
+	}
 	return false;
 }
 
