@@ -132,16 +132,18 @@ static bool work_on(struct team *t, struct member *m, bool urgent)
 {
 	bool did = false;
 
-	for (int i = 0; i < TEAM_JOBS && !did; i++) {
-		struct team_slot *s = &t->slots[i];
+	for (uint32_t i = 0, first = m->look; i < TEAM_JOBS && !did; i++) {
+		struct team_slot *s = &t->slots[(first + i) % TEAM_JOBS];
 		struct team_job *job;
 
 		if (!atomic_load_explicit(&s->job, memory_order_relaxed))
 			continue;
 		atomic_fetch_add_explicit(&s->users, 1, memory_order_seq_cst);
 		job = atomic_load_explicit(&s->job, memory_order_seq_cst);
-		if (job && job->urgent == urgent)
+		if (job && job->urgent == urgent) {
+			m->look = (first + i + 1) % TEAM_JOBS;
 			did = run_one(t, job, m);
+		}
 		atomic_fetch_sub_explicit(&s->users, 1, memory_order_release);
 	}
 	return did;
@@ -154,7 +156,7 @@ static bool work_urgent(struct team *t, struct member *m)
 
 	if (!atomic_load_explicit(&t->urgent, memory_order_acquire))
 		return false;
-	before = attnd_now_ns();
+	m->slice_ns = before = attnd_now_ns();
 	did = work_on(t, m, true);
 	m->urgent_ns += attnd_now_ns() - before;
 	return did;
@@ -181,7 +183,7 @@ void team_pause(struct member *m, const struct team_job *job)
 	struct team *t = m->team;
 	uint64_t now, slice;
 
-	if (m->depth || job->urgent)
+	if (m->depth || (job->urgent && m->index))
 		return;
 	now = attnd_now_ns();
 	slice = now - m->slice_ns;
@@ -191,7 +193,7 @@ void team_pause(struct member *m, const struct team_job *job)
 	if (!m->index && t->poll)
 		t->poll(t->poll_ctx);
 	m->urgent_ns = 0;
-	while (m->urgent_ns < 4 * slice && work_urgent(t, m))
+	while (!job->urgent && m->urgent_ns < 4 * slice && work_urgent(t, m))
 		;
 	m->urgent_ns = 0;
 	m->depth = 0;

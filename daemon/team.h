@@ -37,7 +37,8 @@ struct member {
 	uint32_t index; /* 0: the leader */
 	uint32_t node, cpu;
 	uint32_t depth;	    /* 1: inside team_pause */
-	uint64_t slice_ns;  /* when the current slice of a job that is not urgent began */
+	uint32_t look;	    /* slot where it looks first: jobs of a kind have items run in turn */
+	uint64_t slice_ns;  /* when the current slice of an item began */
 	uint64_t urgent_ns; /* spent on urgent items since such a slice */
 	struct member_memory memory[2];
 };
