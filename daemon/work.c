@@ -12,6 +12,7 @@ enum {
 	HEADS_FIRST = 32,   /* query rows a head from which arithmetic is the bound, and heads are split first */
 	ITEMS_A_MEMBER = 4, /* so that members finish together */
 	WRITE_TOKENS = 256, /* of a write item, about */
+	MAX_LISTS = 8,	    /* of a plan: kinds of layers */
 };
 #define ITEM_NS	   20000.0 /* an item is not cut below this */
 #define BYTES_A_NS 10.0	   /* what a thread reads */
@@ -316,22 +317,33 @@ static double tile_cost(const struct cutter *c, const struct work_tile *t)
 	return cost;
 }
 
-static int add_tile(struct cutter *c, uint32_t token0, uint32_t token1, uint32_t node0, uint32_t node1)
+/* The nodes of a root that reach into the tile that is being made; tiles come in order. */
+struct open_nodes {
+	uint32_t *at;
+	uint32_t num;
+	uint32_t next, end; /* the root's nodes that come later */
+};
+
+static void reach(const struct work_list *w, struct open_nodes *o, uint32_t token0, uint32_t token1)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < o->num; i++)
+		if (w->nodes[o->at[i]].token1 > token0)
+			o->at[n++] = o->at[i];
+	for (; o->next < o->end && w->nodes[o->next].token0 < token1; o->next++)
+		o->at[n++] = o->next;
+	o->num = n;
+}
+
+static int add_tile(struct cutter *c, uint32_t token0, uint32_t token1, const struct open_nodes *o)
 {
 	struct attend_list *l = c->l;
-	struct work_tile t = {.token0 = token0, .token1 = token1, .node0 = l->num_tile_nodes};
-	int r = 0;
+	struct work_tile t = {.token0 = token0, .token1 = token1, .node0 = l->num_tile_nodes, .nodes = o->num};
 
-	for (uint32_t i = node0; i < node1 && !r; i++) {
-		const struct work_node *n = &c->w->nodes[i];
-
-		if (n->token0 >= token1 || n->token1 <= token0)
-			continue;
-		r = APPEND(l, tile_nodes, num_tile_nodes, cap_tile_nodes, i);
-		t.nodes++;
-	}
-	if (r)
-		return r;
+	for (uint32_t i = 0; i < o->num; i++)
+		if (APPEND(l, tile_nodes, num_tile_nodes, cap_tile_nodes, o->at[i]))
+			return -ENOMEM;
 	l->cost_ns += tile_cost(c, &t);
 	return APPEND(l, tiles, num_tiles, cap_tiles, t);
 }
@@ -341,17 +353,23 @@ static int make_tiles(struct cutter *c)
 {
 	const struct work_list *w = c->w;
 	uint32_t most = TILE_QROWS / c->p->cache->fmt.spec.group;
-	int r = 0;
+	struct open_nodes o = {.at = malloc((w->num_nodes + 1ull) * sizeof(*o.at))};
+	int r = o.at ? 0 : -ENOMEM;
 
 	most = most ? most : 1;
-	for (uint32_t i = 0, k; i < w->num_nodes && !r; i = k) {
+	for (uint32_t i = 0; i < w->num_nodes && !r; i = o.end) {
 		uint32_t t1 = w->nodes[i].token1;
 
-		for (k = i + 1; k < w->num_nodes && w->nodes[k].token0 < t1; k++)
+		o.num = 0;
+		o.next = i;
+		for (o.end = i + 1; o.end < w->num_nodes && w->nodes[o.end].token0 < t1; o.end++)
 			;
-		for (uint32_t t = w->nodes[i].token0; t < t1 && !r; t += most)
-			r = add_tile(c, t, t + most < t1 ? t + most : t1, i, k);
+		for (uint32_t t = w->nodes[i].token0; t < t1 && !r; t += most) {
+			reach(w, &o, t, t + most < t1 ? t + most : t1);
+			r = add_tile(c, t, t + most < t1 ? t + most : t1, &o);
+		}
 	}
+	free(o.at);
 	return r;
 }
 
@@ -494,6 +512,18 @@ static int fill(struct cutter *c, uint32_t threads)
 	return r;
 }
 
+/* A plan has one job at a time, so that no list is in use. */
+static void drop_oldest(struct work_list *w)
+{
+	struct attend_list **l = &w->lists;
+	int n = 0;
+
+	for (; *l && n < MAX_LISTS - 1; l = &(*l)->next)
+		n++;
+	list_free(*l);
+	*l = NULL;
+}
+
 struct attend_list *work_attend(struct work_list *w, const struct plan *p, uint32_t window, bool causal,
 				uint32_t threads)
 {
@@ -502,6 +532,7 @@ struct attend_list *work_attend(struct work_list *w, const struct plan *p, uint3
 
 	if (l)
 		return l;
+	drop_oldest(w);
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		return NULL;
