@@ -5,3 +5,5 @@ daemon_world := $(O)/tests/daemon/world.o
 $(eval $(call cmocka_test,tests/daemon/test_tree,$(daemon_world) $(O)/tests/daemon/model.o $(O)/tests/daemon/oracle.o))
 TEST_PROGRAMS += $(O)/tests/daemon/test_tree
 CHECK_LONG_TESTS += tests/daemon/test_tree_long.sh
+$(eval $(call cmocka_test,tests/daemon/test_team,$(daemon_world)))
+$(eval $(call cmocka_test,tests/daemon/test_exec,$(daemon_world)))
