@@ -6,8 +6,10 @@
  * In: two processes, prompts. Out: TAP. Next: daemon/tree.c.
  */
 #include <errno.h>
+#include <grp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -237,12 +239,69 @@ static void test_engine(void **state)
 	assert_int_equal(attnd_connect(&c, &options), -ENOENT);
 }
 
+/* As this user: how many tokens of the prompt are cached; then they are. 255 on failure. */
+static int cached_as(uid_t uid, const uint64_t *tokens)
+{
+	int status;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		struct attnd_connect_options options = {.socket = daemon_.socket};
+		struct toy t;
+		attnd_t *a;
+		uint64_t cached;
+		if (setresgid(uid, uid, uid) || setgroups(0, NULL) || setresuid(uid, uid, uid) ||
+		    attnd_connect(&a, &options) < 0 || toy_open(&t, a, 1) < 0 ||
+		    toy_prefill(&t, 1, tokens, PROMPT, &cached) < 0)
+			_exit(255);
+		attnd_disconnect(a);
+		_exit((int)cached);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static void start_for_users(const char *socket_mode, const char *share_group)
+{
+	const char *const args[] = {"--pool-size", "16M",	    "--hugepages", "off", "--socket-mode",
+				    socket_mode,   "--share-group", share_group,   NULL};
+
+	assert_int_equal(daemon_start(&daemon_, args), 0);
+	assert_int_equal(chmod(daemon_.dir, 0755), 0);
+}
+
+/* Users share nothing, unless the configuration says that all do. */
+static void test_realms(void **state)
+{
+	uint64_t tokens[PROMPT];
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	toy_tokens(tokens, PROMPT, 1);
+	start_for_users("0666", "");
+	assert_int_equal(cached_as(1, tokens), 0);
+	assert_int_equal(cached_as(2, tokens), 0);
+	assert_int_equal(cached_as(0, tokens), 0);
+	assert_int_equal(cached_as(1, tokens), PROMPT - 1);
+	daemon_clean(&daemon_);
+	start_for_users("0666", "everybody");
+	assert_int_equal(cached_as(1, tokens), 0);
+	assert_int_equal(cached_as(2, tokens), PROMPT - 1);
+	daemon_clean(&daemon_);
+	start_for_users("0660", "");
+	assert_int_equal(cached_as(1, tokens), 255); /* the socket's mode does not let it in */
+	assert_int_equal(cached_as(0, tokens), 0);
+	daemon_clean(&daemon_);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, test_start, test_end)
-		TEST(test_hit),		 TEST(test_hit_after_kill), TEST(test_namespaces),
-		TEST(test_publish_upto), TEST(test_twins),	    TEST(test_engine),
+		TEST(test_hit),	  TEST(test_hit_after_kill), TEST(test_namespaces),	    TEST(test_publish_upto),
+		TEST(test_twins), TEST(test_engine),	     cmocka_unit_test(test_realms),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
