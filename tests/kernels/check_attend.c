@@ -307,7 +307,7 @@ static uint32_t check_bounds_of_rows(const struct attnd_kernel *k, uint64_t seed
 		attnd_init_any_c(&c.fmt, c.partials, c.num_rows * c.num_chunks * c.heads);
 		case_run(&c, &alone, c.partials);
 		case_compare_reference(&c, k, c.partials);
-		for (uint32_t n = 2; n <= 64; n++) {
+		for (uint32_t n = 2; n <= 64; n += 1 + check_thin / 8) {
 			struct run many = {.first = k, .num_rows = n, .steps = n % 2 ? CUT_NONE : CUT_STEPS};
 
 			if (n % 8 == 7 || n < 20)
