@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # In: any Debian 12 or 13 machine. Out: make riscv64 (everything, cross-built into $(O)/riscv64),
-# check-riscv (SHORT=1: a share of it, for CI) and count-riscv, both under qemu-user. setup.sh
+# check-riscv (SHORT=1: a smaller share of the cases, for CI; check-long runs most of them) and
+# count-riscv, under qemu-user. setup.sh
 # installs and fetches what they need, once.
 
 RISCV_O := $(O)/riscv64
@@ -23,9 +24,11 @@ RISCV_UNITS := $(addprefix $(O)/tests/,shm/test_ring control/test_config control
 .PHONY: riscv-units
 riscv-units: $(O)/check-kernels $(RISCV_UNITS)
 
-check-riscv: riscv-setup
+check-riscv check-riscv-long: riscv-setup
 	$(Q)+$(RISCV_MAKE) riscv-units
-	$(Q)BUILD='$(abspath $(RISCV_O))' tests/riscv/check.sh $(if $(SHORT),--short)
+	$(Q)BUILD='$(abspath $(RISCV_O))' tests/riscv/check.sh $(if $(filter %-long,$@),--long,$(if $(SHORT),--short))
+
+check-long: check-riscv-long
 
 count-riscv: riscv-setup
 	$(Q)+$(RISCV_MAKE) riscv-counted
