@@ -3,8 +3,7 @@
 #
 # In: BUILD, the directory of a riscv64 build; --short for a share of the cases that takes a few
 # minutes on two idle cores, --long for many more (a quarter of an hour), --all for all (an hour).
-# Out: TAP, one line for each program and emulated CPU, with the program's
-# output where it fails.
+# Out: TAP, one line for each program and emulated CPU, with the program's output where it fails.
 # Next: make check-riscv.
 #
 # One binary runs at VLEN 128 to 1024; then with qemu's options that fill tails and masked
@@ -35,6 +34,15 @@ cpus=("128" "256" "512" "1024" "128 $strict" "1024 $strict" "256 $bare" "512 zvf
 unit_tests="shm/test_ring control/test_config control/test_mailbox control/test_loop client/test_heap
   client/test_arena client/test_calls client/test_jobs client/test_restore"
 
+# What the CPU has, as choice.c takes it.
+has() {
+	local vlen=${1%% *} f16=f16 bf16=bf16
+	case $1 in *zvfh=false*) f16=- ;; esac
+	case $1 in *zvfbfwma=false*) bf16=- ;; esac
+	case $1 in *,v=false*) vlen=0 ;; esac
+	echo "$vlen $f16 $bf16"
+}
+
 # What is run: CPU and options, then the program with arguments; one job a line.
 jobs() {
 	local i=0 cpu isa t
@@ -42,6 +50,7 @@ jobs() {
 		i=$((i + 1))
 		isa='--isa rvv'
 		[ "${cpu%v=false}" = "$cpu" ] || isa=''
+		echo "$cpu|choice $(has "$cpu")"
 		echo "$cpu|check-kernels $isa --thin $thin --seed $i"
 	done
 	for t in $unit_tests; do

@@ -85,17 +85,18 @@ sub ratio {
 }
 
 my @kinds = (
-    [ 'bf16', 'bf16', 'zvfh=true,zvfbfmin=true,zvfbfwma=true', 0 ],
-    [ 'f16', 'f16', 'zvfh=true', 0 ],
-    [ 'bf16-base', 'bf16', 'zvfh=false', 1 ],
+    [ 'bf16', 'bf16', 'zvfh=true,zvfbfmin=true,zvfbfwma=true', 0, 'attend_bf16_bf16_rvvbf' ],
+    [ 'f16', 'f16', 'zvfh=true', 0, 'attend_f16_f16_rvvh' ],
+    [ 'bf16-base', 'bf16', 'zvfh=false', 1, 'attend_bf16_bf16_rvv' ],
 );
 
 sub count_row {
     my ($kind, $vlen, $half, $dim, $g) = @_;
-    my ($label, $dtype, $options, $widen) = @$kind;
+    my ($label, $dtype, $options, $widen, $wanted) = @$kind;
     my $block = $vlen / ($half ? 16 : 8);
     my ($name, $bytes, $vector, $vset, $other) =
         count("rv64,v=true,vlen=$vlen,$options", $dtype, $g, $dim, $block, $tokens);
+    $name eq $wanted or die "count.pl: $name ran, not $wanted\n";
     my $floor = lower_bound($vlen, $g, $dim, $widen);
     my $r = $vector / $bytes / $floor;
     my $goal = !$half ? ($dim >= 128 ? 1.10 : 1.15) : $g == 1 || $dim < 128 ? undef : $widen ? 1.15 : 1.30;

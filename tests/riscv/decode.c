@@ -3,8 +3,7 @@
  * One decode step of one KV head, for counting instructions.
  *
  * In:   decode DTYPE (bf16 or f16) GROUP HEAD_DIM BLOCK TOKENS.
- * Out:  "kernel NAME bytes N": the attend kernel that ran and the KV bytes that it read, or
- *       "kernel NAME" alone if the CPU's own block size is asked for with BLOCK 0.
+ * Out:  "kernel NAME bytes N": the attend kernel that ran and the KV bytes that it read.
  * Next: count.pl runs it in qemu-user with a trace of the kernels' instructions.
  */
 #include <math.h>

@@ -2,8 +2,7 @@
 #
 # In: any Debian 12 or 13 machine. Out: make riscv64 (everything, cross-built into $(O)/riscv64),
 # check-riscv (SHORT=1: a smaller share of the cases, for CI; check-long runs most of them) and
-# count-riscv, under qemu-user. setup.sh
-# installs and fetches what they need, once.
+# count-riscv, under qemu-user. setup.sh installs and fetches what they need, once.
 
 RISCV_O := $(O)/riscv64
 RISCV_SYSROOT := $(or $(ATTND_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/attnd)/riscv64/sysroot
@@ -22,7 +21,10 @@ riscv64: riscv-setup
 RISCV_UNITS := $(addprefix $(O)/tests/,shm/test_ring control/test_config control/test_mailbox control/test_loop \
   client/test_heap client/test_arena client/test_calls client/test_jobs client/test_restore)
 .PHONY: riscv-units
-riscv-units: $(O)/check-kernels $(RISCV_UNITS)
+riscv-units: $(O)/check-kernels $(O)/choice $(RISCV_UNITS)
+$(O)/choice: $(O)/tests/riscv/choice.o $(KERNELS_OBJS)
+	$(call say,LD,$@)
+	$(link) -lm
 
 check-riscv check-riscv-long: riscv-setup
 	$(Q)+$(RISCV_MAKE) riscv-units
