@@ -9,6 +9,7 @@
 enum {
 	TILE_QROWS = 128,   /* query rows (tokens x group) of a tile */
 	ITEM_QROWS = 512,   /* times heads of an item, at most: its partials stay in cache */
+	SLICE_QROWS = 128,  /* the same of an extend: between two pauses it takes some 150 us a chunk */
 	HEADS_FIRST = 32,   /* query rows a head from which arithmetic is the bound, and heads are split first */
 	ITEMS_A_MEMBER = 4, /* so that members finish together */
 	WRITE_TOKENS = 256, /* of a write item, about */
@@ -465,7 +466,8 @@ static int cut_tile(struct cutter *c, uint32_t tile)
 	const struct attnd_kv_spec *s = &c->p->cache->fmt.spec;
 	uint32_t P = c->p->cache->fmt.chunk, H = c->p->cache->nodes[c->node].heads,
 		 qrows = (t->token1 - t->token0) * s->group;
-	uint32_t heads = ITEM_QROWS / qrows, shift = 31, chunk0, chunk1, chunks, lo, hi, want;
+	uint32_t heads = (c->p->max_row > 1 ? SLICE_QROWS : ITEM_QROWS) / qrows, shift = 31, chunk0, chunk1, chunks,
+		 lo, hi, want;
 	double pieces = tile_cost(c, t) * H / s->num_kv_heads / c->item_ns;
 	int r = 0;
 
