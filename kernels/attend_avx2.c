@@ -14,6 +14,7 @@
 #include <math.h>
 #include <string.h>
 #include "x86.h"
+#include "x86_avx2.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
@@ -295,28 +296,18 @@ static __attribute__((noinline)) void value_floats(const struct attnd_x86_tile *
 	value_rows(ATTND_K_F32, MANY, t, first, n, v, next, j);
 }
 
-/* 8 rows of 8 (of 16), turned around. */
+/* 8 rows of 8, 16 floats apart, turned around. */
 INLINE void transpose8(const float *src, float *dst)
 {
-	__m256 a[8], b[8];
+	__m256 x[8];
 
 	UNROLL
-	for (int i = 0; i < 8; i += 2) {
-		a[i] = _mm256_unpacklo_ps(_mm256_load_ps(src + i * 16), _mm256_load_ps(src + i * 16 + 16));
-		a[i + 1] = _mm256_unpackhi_ps(_mm256_load_ps(src + i * 16), _mm256_load_ps(src + i * 16 + 16));
-	}
+	for (int i = 0; i < 8; i++)
+		x[i] = _mm256_load_ps(src + i * 16);
+	attnd_turn8(x);
 	UNROLL
-	for (int i = 0; i < 8; i += 4) {
-		b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
-		b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
-		b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
-		b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
-	}
-	UNROLL
-	for (int i = 0; i < 4; i++) {
-		_mm256_store_ps(dst + i * 16, _mm256_permute2f128_ps(b[i], b[i + 4], 0x20));
-		_mm256_store_ps(dst + (i + 4) * 16, _mm256_permute2f128_ps(b[i], b[i + 4], 0x31));
-	}
+	for (int i = 0; i < 8; i++)
+		_mm256_store_ps(dst + i * 16, x[i]);
 }
 
 /* V is the first dims of K: a strip's 16 dims of 16 tokens become 16 tokens of 16 floats. */

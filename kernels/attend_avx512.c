@@ -13,7 +13,8 @@
 /* 16 dims from d on, zero from `dims` on. */
 ATTND_INLINE __m512 load_q(enum attnd_kdtype type, const char *q, uint32_t d, uint32_t dims)
 {
-	__mmask16 some = dims >= d + 16 ? 0xffff : dims > d ? (__mmask16)((1u << (dims - d)) - 1) : 0;
+	uint32_t n = dims - d < 16 ? dims - d : 16;
+	__mmask16 some = (__mmask16)((1u << n) - 1);
 
 	if (type == ATTND_K_F32)
 		return _mm512_maskz_loadu_ps(some, q + d * sizeof(float));

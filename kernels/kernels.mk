@@ -18,11 +18,12 @@ AVX2_FLAGS := -mavx2 -mfma -mf16c
 AVX512_FLAGS := $(AVX2_FLAGS) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 CFLAGS_kernels_attend_avx2 := $(SIMD_OPT) $(AVX2_FLAGS)
 CFLAGS_kernels_partial_avx2 := $(SIMD_OPT) $(AVX2_FLAGS)
+CFLAGS_kernels_tile_avx2 := $(SIMD_OPT) $(AVX2_FLAGS)
 CFLAGS_kernels_attend_avx512 := $(SIMD_OPT) $(AVX512_FLAGS)
 CFLAGS_kernels_attend_avx512bf16 := $(SIMD_OPT) $(AVX512_FLAGS) -mavx512vbmi -mavx512bf16
 CFLAGS_kernels_attend_amx := $(CFLAGS_kernels_attend_avx512bf16) -mamx-tile -mamx-bf16
 else
-KERNELS_OBJS := $(filter-out $(O)/kernels/x86.o $(O)/kernels/attend_avx%.o $(O)/kernels/partial_avx2.o $(O)/kernels/attend_amx.o,$(KERNELS_OBJS))
+KERNELS_OBJS := $(filter-out $(O)/kernels/x86.o $(O)/kernels/attend_avx%.o $(O)/kernels/partial_avx2.o $(O)/kernels/tile_avx2.o $(O)/kernels/attend_amx.o,$(KERNELS_OBJS))
 endif
 
 # Files of the other architecture: anything with rvv in its name.

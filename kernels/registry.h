@@ -87,7 +87,8 @@
 	X(attend, bf16_int8, avx2, AVX2, BF16, INT8, ATTND_CPU(AVX2), packed_any)                                    \
 	X(attend, bf16_e4m3, avx2, AVX2, BF16, FP8_E4M3, ATTND_CPU(AVX2), packed_any)                                \
 	X(attend, bf16_e5m2, avx2, AVX2, BF16, FP8_E5M2, ATTND_CPU(AVX2), packed_any)  \
-	X(merge, any, avx2, AVX2, ANY, ANY, ATTND_CPU(AVX2), any)
+	X(merge, any, avx2, AVX2, ANY, ANY, ATTND_CPU(AVX2), any) \
+	X(write, bf16, avx2, AVX2, ANY, BF16, ATTND_CPU(AVX2), packed_any)
 #define ATTND_KERNELS_AVX512(X)                                                                          \
 	X(attend, f32_f32, avx512, AVX512, F32, F32, ATTND_CPU(AVX512), packed_any)                                  \
 	X(attend, f32_f16, avx512, AVX512, F32, F16, ATTND_CPU(AVX512), packed_any)                                  \

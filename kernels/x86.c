@@ -118,7 +118,9 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 /* Bits [lo, hi) of 16. */
 static uint16_t run_of_bits(uint32_t lo, uint32_t hi)
 {
-	return lo < hi ? (uint16_t)((0xffffu >> (16 - (hi - lo))) << lo) : 0;
+	uint32_t run = lo < hi ? (0xffffu >> (16 - (hi - lo))) << lo : 0;
+
+	return (uint16_t)run;
 }
 
 /* 16 mask bits from position j on; positions below mask_start count as set. */
