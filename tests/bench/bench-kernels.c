@@ -41,8 +41,9 @@ static struct {
 	double seconds;
 	const char *only;
 	bool json;
+	int filled; /* the type of what the pool holds */
 	void *scratch[THREADS];
-} bench = {.seconds = 20};
+} bench = {.seconds = 20, .filled = -1};
 
 static void *allocate(size_t bytes)
 {
@@ -127,6 +128,14 @@ static void fill_pool(struct cache *c)
 			memcpy((void *)(uintptr_t)c->pieces[1][0][layer * c->per_layer[1][0] + i],
 			       c->pieces[1][0][layer * c->per_layer[1][0]], c->fmt.layer_bytes);
 	free(kv);
+}
+
+/* What lies there already serves any cache of the same type. */
+static void fill_pool_once(struct cache *c)
+{
+	if (bench.filled != (int)c->fmt.spec.dtype)
+		fill_pool(c);
+	bench.filled = (int)c->fmt.spec.dtype;
 }
 
 /* Thread t of n reads the chunks [num * t / n, num * (t + 1) / n) of each layer. */
@@ -368,7 +377,7 @@ static void goal_decode(const char *goal, bool random, double target, double sec
 	char name[64];
 
 	make_cache(&c, attnd_features(), &spec, 8192, random);
-	fill_pool(&c);
+	fill_pool_once(&c);
 	fill_q(c.q, ATTND_K_BF16, (size_t)HEADS * GROUP * DIM);
 	for (int threads = 1; threads <= bench.threads; threads++) {
 		double end = now_seconds() + seconds / bench.threads;
@@ -590,7 +599,7 @@ static void goal_extend(double seconds)
 	struct cache c;
 
 	make_cache(&c, attnd_features(), &spec, 8192 + 512, false);
-	fill_pool(&c);
+	fill_pool_once(&c);
 	free_cache(&c);
 	for (int i = 0; i < num; i++)
 		extend_isa(&isas[i], 64, 1024, true, seconds / num);
@@ -605,31 +614,52 @@ static double decode_flops(const struct walk *w)
 	return 4.0 * DIM * HEADS * w->c->fmt.spec.group * w->c->blocks * w->c->fmt.spec.block_size * w->layers;
 }
 
-static void quantised(enum attnd_kdtype type, const char *type_name, int threads, bool goal, double seconds)
+/* Seconds a FLOP of bf16 decode. */
+static double bf16_time(int threads, double seconds)
+{
+	static struct samples times;
+	struct attnd_kv_spec spec = llama(ATTND_K_BF16, GROUP);
+	struct cache c;
+	struct walk w = {.c = &c, .q = ATTND_K_BF16};
+	double end, t;
+
+	make_cache(&c, attnd_features(), &spec, 8192, false);
+	fill_pool_once(&c);
+	fill_q(c.q, ATTND_K_BF16, (size_t)HEADS * GROUP * DIM);
+	times.n = 0;
+	end = now_seconds() + seconds;
+	do
+		sample_add(&times, time_walk(&w, threads));
+	while (now_seconds() < end);
+	t = sample_median(&times) / decode_flops(&w);
+	free_cache(&c);
+	return t;
+}
+
+static void quantised(enum attnd_kdtype type, const char *type_name, int threads, bool goal, double seconds,
+		      double bf16)
 {
 	static struct samples ratio, rate, to_bf16;
-	struct attnd_kv_spec spec = llama(type, GROUP), wide = llama(ATTND_K_BF16, GROUP);
+	struct attnd_kv_spec spec = llama(type, GROUP);
 	bool dp = peak_supported(PEAK_DPBF16, attnd_features());
-	struct cache c, b;
-	struct walk w = {.c = &c, .q = ATTND_K_BF16}, x = {.c = &b, .q = ATTND_K_BF16};
+	struct cache c;
+	struct walk w = {.c = &c, .q = ATTND_K_BF16};
 	char name[64];
 	double end;
 
-	make_cache(&b, attnd_features(), &wide, 8192, false);
-	fill_q(b.q, ATTND_K_BF16, (size_t)HEADS * GROUP * DIM);
 	make_cache(&c, attnd_features(), &spec, 8192, false);
+	fill_pool_once(&c);
 	fill_q(c.q, ATTND_K_BF16, (size_t)HEADS * GROUP * DIM);
-	fill_pool(&c);
 	ratio.n = rate.n = to_bf16.n = 0;
 	end = now_seconds() + seconds;
 	do {
 		double stream = stream_rate(threads), peak = peak_rate(dp ? PEAK_DPBF16 : PEAK_FMA_AVX2, threads);
-		double t = time_walk(&w, threads), other = time_walk(&x, threads);
+		double t = time_walk(&w, threads);
 		double memory = (double)sample_bytes(&w) / stream, arithmetic = decode_flops(&w) / peak;
 
 		sample_add(&ratio, (memory > arithmetic ? memory : arithmetic) / t);
 		sample_add(&rate, (double)sample_bytes(&w) / t * 1e-9);
-		sample_add(&to_bf16, t / other * decode_flops(&x) / decode_flops(&w));
+		sample_add(&to_bf16, t / decode_flops(&w) / bf16);
 	} while (now_seconds() < end);
 	snprintf(name, sizeof(name), "P5.%s", type_name);
 	if (goal)
@@ -641,7 +671,6 @@ static void quantised(enum attnd_kdtype type, const char *type_name, int threads
 	snprintf(name, sizeof(name), "decode %s / bf16's time, %dt", c.ops.names[ATTND_K_BF16], threads);
 	report_figure(name, sample_median(&to_bf16), "");
 	free_cache(&c);
-	free_cache(&b);
 }
 
 static void goal_quantised(double seconds)
@@ -651,10 +680,14 @@ static void goal_quantised(double seconds)
 		const char *name;
 	} types[] = {{ATTND_K_INT8, "int8"}, {ATTND_K_FP8_E4M3, "fp8"}};
 
+	double share = seconds / (3 * bench.threads), bf16[THREADS + 1];
+
+	for (int threads = 1; threads <= bench.threads; threads++)
+		bf16[threads] = bf16_time(threads, share);
 	for (int i = 0; i < 2; i++)
 		for (int threads = bench.threads; threads >= 1; threads--)
-			quantised(types[i].type, types[i].name, threads, threads == bench.threads,
-				  seconds / (2 * bench.threads));
+			quantised(types[i].type, types[i].name, threads, threads == bench.threads, share,
+				  bf16[threads]);
 }
 
 /* ---- The rest: figures over contexts, groups, types, sizes ---- */
@@ -671,8 +704,7 @@ static void decode_figure(uint64_t features, enum attnd_kdtype q, enum attnd_kdt
 
 	make_cache(&c, features, &spec, ctx, random);
 	fill_q(c.q, q, (size_t)HEADS * group * DIM);
-	if (kv != ATTND_K_BF16)
-		fill_pool(&c);
+	fill_pool_once(&c);
 	rate.n = ratio.n = 0;
 	end = now_seconds() + seconds;
 	do {
@@ -703,6 +735,7 @@ static void tiles_figure(uint64_t features, enum attnd_kdtype kv, double seconds
 	double end = now_seconds() + seconds;
 
 	make_cache(&c, features, &spec, 1024, false);
+	fill_pool_once(&c);
 	kv_rows = calloc(2 * 1024, row);
 	write.n = read.n = 0;
 	do {
