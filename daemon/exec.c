@@ -103,13 +103,14 @@ static void write_row(const struct job *j, const struct plan_row *r, uint32_t no
 	}
 }
 
-static void zero_row(const struct job *j, const struct plan_row *r)
+/* A refused row's tokens [from, to). */
+static void zero_row(const struct job *j, const struct plan_row *r, uint32_t from, uint32_t to)
 {
 	const struct cache *c = j->plan->cache;
 	uint32_t heads = c->identity.num_heads;
 	size_t bytes = c->fmt.spec.head_dim_v * attnd_kdtype_bytes(j->params->out);
 
-	for (uint64_t t = r->first; t < (uint64_t)r->first + r->n; t++) {
+	for (uint64_t t = (uint64_t)r->first + from; t < (uint64_t)r->first + to; t++) {
 		for (uint32_t h = 0; h < heads; h++) {
 			memset(j->out + t * j->params->out_token_stride + h * j->params->out_head_stride, 0, bytes);
 			if (j->lse)
@@ -122,11 +123,12 @@ static void run_write(struct job *j, const struct write_item *w, uint32_t node)
 {
 	for (uint32_t i = w->row; i < w->row + w->rows; i++) {
 		const struct plan_row *r = &j->plan->rows[i];
+		uint32_t to = w->to ? w->to : r->n;
 
-		if (!r->seq && j->out && !w->from && !node)
-			zero_row(j, r);
+		if (!r->seq && j->out && !node)
+			zero_row(j, r, w->from, to);
 		else if (r->seq && j->store)
-			write_row(j, r, node, w->from, w->to ? w->to : r->n);
+			write_row(j, r, node, w->from, to);
 	}
 }
 
@@ -380,6 +382,8 @@ static void run_attend(struct job *j, const struct attend_item *it, const struct
 			if (chunk != UINT32_MAX) {
 				fold_up(&f, chunk, 0);
 				team_pause(m, &j->team);
+				if (atomic_load_explicit(&j->team.cancelled, memory_order_relaxed))
+					return; /* nobody wants it: its answer is an error */
 			}
 			chunk = now->chunk;
 			open_chunk(j, it, &f, rows);
@@ -453,7 +457,7 @@ static void fill_phases(struct job *j)
 {
 	struct team_job *t = &j->team;
 	uint32_t nodes = j->plan->cache->pool->num_nodes;
-	uint32_t writes = j->store || (j->work->refused && j->out) ? j->work->num_writes : 0;
+	uint32_t writes = j->store || (j->work->zero_tokens && j->out) ? j->work->num_writes : 0;
 
 	t->num_nodes = nodes;
 	for (uint32_t i = 0; i <= nodes; i++) {
@@ -492,10 +496,13 @@ int exec_prepare(struct job *j, uint32_t threads)
 static double write_ns(const struct job *j)
 {
 	const struct cache *c = j->plan->cache;
+	double bytes = 0;
 
-	return j->team.phases[0].first[j->team.num_nodes]
-		       ? (double)j->work->write_tokens * (double)c->fmt.layer_bytes / c->block_size / WRITE_BYTES_A_NS
-		       : 0;
+	if (j->store)
+		bytes += (double)j->work->write_tokens * (double)c->fmt.layer_bytes / c->block_size;
+	if (j->out)
+		bytes += (double)j->work->zero_tokens * c->identity.num_heads * c->identity.head_dim_v * 4;
+	return j->team.phases[0].first[j->team.num_nodes] ? bytes / WRITE_BYTES_A_NS : 0;
 }
 
 void exec_write_first(struct job *j)

@@ -226,8 +226,10 @@ struct work_list *work_make(const struct plan *p)
 	for (uint32_t i = 0; i < p->num_rows; i++) {
 		const struct plan_row *r = &p->rows[i];
 
-		w->refused |= !r->seq;
-		w->write_tokens += r->n - r->cached + (r->copies ? p->cache->block_size : 0);
+		if (!r->seq)
+			w->zero_tokens += r->n;
+		else
+			w->write_tokens += r->n - r->cached + (r->copies ? p->cache->block_size : 0);
 	}
 	return w;
 }

@@ -81,7 +81,7 @@ struct work_list {
 	struct write_item *writes;
 	uint32_t num_writes;
 	uint32_t write_tokens; /* that a job writes or copies, about */
-	bool refused; /* some row is: its out is zeroed */
+	uint32_t zero_tokens;  /* of refused rows: their out is zeroed */
 	struct work_token *order;
 	uint32_t num_tokens;
 	struct work_node *nodes; /* depth first, parents before children */
