@@ -311,13 +311,16 @@ struct answer submit_job(struct leader *l, struct lead_session *ls, const struct
 	}
 	if (exec_prepare(j, l->team.num_members))
 		return ANSWER_BAD(ENOMEM, PLAN, 0);
+	exec_write_first(j);
+	if (!exec_small(j)) {
+		if (!team_submit(&l->team, &j->team))
+			return ANSWER_LATER; /* the team is full */
+		*ret_started = true;
+	}
 	j->plan->running++;
 	j->params->refs++;
-	exec_write_first(j);
-	if (!exec_small(j) && team_submit(&l->team, &j->team)) {
-		*ret_started = true;
+	if (*ret_started)
 		return ANSWER_OK;
-	}
 	team_run_alone(&l->team, &j->team);
 	return submit_done(ls);
 }
@@ -344,6 +347,8 @@ struct answer submit_done(struct lead_session *ls)
 		else
 			realm_count(ls->realm, extend_jobs, 1);
 	} else {
+		if (j->store) /* written in part, over what may have been there */
+			p->written[j->layer / 64] &= ~(UINT64_C(1) << (j->layer % 64));
 		realm_count(ls->realm, failed_jobs, 1);
 	}
 	ls->jobs++;
