@@ -13,18 +13,13 @@
  */
 #include <cblas.h>
 #include <math.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "../../shm/futex.h"
 #include "local.h"
+#include "peers.h"
 #include "remote.h"
 
 enum {
@@ -57,6 +52,8 @@ struct order {
 	_Atomic uint32_t ready;	   /* runners */
 	enum way way;
 	enum prompts prompts;
+	int starting; /* number of the runner that starts */
+	const struct daemon *daemons;
 };
 
 /* ---- A runner ---- */
@@ -245,20 +242,6 @@ static void make_runner(struct runner *u, int number, const struct daemon *daemo
 
 /* ---- Both ---- */
 
-static void wait_for(_Atomic uint32_t *word, uint32_t at_least)
-{
-	uint32_t now;
-
-	while ((now = atomic_load_explicit(word, memory_order_acquire)) < at_least)
-		(void)attnd_futex_wait(word, now, 100000000);
-}
-
-static void post(_Atomic uint32_t *word)
-{
-	atomic_fetch_add_explicit(word, 1, memory_order_release);
-	attnd_futex_wake(word, INT32_MAX);
-}
-
 /* In-process a core each; beside the daemon wherever the kernel puts them, or both on the first. */
 static void take_place(int number, enum way way)
 {
@@ -268,39 +251,22 @@ static void take_place(int number, enum way way)
 		run_on(0, way == SPLIT_CORES ? 1 : bench.cpus);
 }
 
-static void runner_main(struct order *o, int number, const struct daemon *daemons)
+static void runner_main(void *arg)
 {
 	static struct runner u;
+	struct order *o = arg;
+	int number = o->starting;
 
 	run_on(0, bench.cpus);
 	openblas_set_num_threads(1);
-	make_runner(&u, number, daemons);
-	post(&o->ready);
+	make_runner(&u, number, o->daemons);
+	peer_post(&o->ready);
 	for (uint32_t round = 1;; round++) {
-		wait_for(&o->go, round);
+		peer_wait(&o->go, round);
 		take_place(number, o->way);
 		step(&u, o->way, o->prompts);
-		post(&o->done);
+		peer_post(&o->done);
 	}
-}
-
-static pid_t start_runner(struct order *o, int number, const struct daemon *daemons)
-{
-	pid_t pid = fork();
-
-	if (pid < 0)
-		die("no process");
-	if (pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		runner_main(o, number, daemons);
-		_exit(0);
-	}
-	while (atomic_load_explicit(&o->ready, memory_order_acquire) <= (uint32_t)number) {
-		if (waitpid(pid, NULL, WNOHANG) == pid)
-			die("P11: a runner ended");
-		usleep(10000);
-	}
-	return pid;
 }
 
 /* Tokens a second of both. */
@@ -311,8 +277,8 @@ static double measure(struct order *o, enum way way, enum prompts p)
 
 	o->way = way;
 	o->prompts = p;
-	post(&o->go);
-	wait_for(&o->done, before + RUNNERS);
+	peer_post(&o->go);
+	peer_wait(&o->done, before + RUNNERS);
 	return (double)TOKENS / (now_seconds() - start);
 }
 
@@ -336,7 +302,7 @@ static void report(struct samples ratio[PROMPTS][WAYS], struct samples rate[PROM
 void goal_cores(void)
 {
 	static struct samples ratio[PROMPTS][WAYS], rate[PROMPTS][WAYS];
-	struct order *o = mmap(NULL, sizeof(*o), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct order *o = peer_memory(sizeof(*o));
 	struct daemon daemons[WAYS] = {{0}};
 	struct daemon_options options = {.pool_bytes = (uint64_t)RUNNERS * (ROWS + 2) * 2 * LENGTH * KV_LAYERS *
 						       kv_bytes(&shape),
@@ -350,16 +316,18 @@ void goal_cores(void)
 		report_skipped("P11", "needs two CPUs and private daemons");
 		return;
 	}
-	if (o == MAP_FAILED)
-		die("no shared memory");
 	progress("P11: two daemons, two runners");
 	daemon_start(&daemons[SHARED_CORES], &options);
 	options.threads = 1;
 	options.first_cpu = options.cpus = 1;
 	options.spin_us = 200;
 	daemon_start(&daemons[SPLIT_CORES], &options);
-	for (int i = 0; i < RUNNERS; i++)
-		pids[i] = start_runner(o, i, daemons);
+	o->daemons = daemons;
+	for (int i = 0; i < RUNNERS; i++) {
+		o->starting = i;
+		pids[i] = peer_start(runner_main, o);
+		peer_ready(pids[i], &o->ready, (uint32_t)i + 1);
+	}
 	for (int round = 0; round == 0 || 2 * now_seconds() - began < end; round++) {
 		began = now_seconds();
 		progress("P11: round %d", round + 1);
@@ -376,10 +344,8 @@ void goal_cores(void)
 				sample_add(&ratio[p][w], t[w] / t[IN_PROCESS]);
 		}
 	}
-	for (int i = 0; i < RUNNERS; i++) {
-		kill(pids[i], SIGKILL);
-		waitpid(pids[i], NULL, 0);
-	}
+	for (int i = 0; i < RUNNERS; i++)
+		peer_end(pids[i]);
 	report(ratio, rate);
 	munmap(o, sizeof(*o));
 	daemon_stop(&daemons[SHARED_CORES]);

@@ -8,17 +8,10 @@
  *
  * A round: decodes alone, a prefill's piece alone, then decodes for as long as a piece is under way.
  */
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "../../shm/futex.h"
+#include "peers.h"
 #include "remote.h"
 
 enum { ROWS = 8, CONTEXT = 1024, PREFIX = 32768, PIECE = 64, ALONE = 60, DECODES_MAX = 2048 };
@@ -26,66 +19,35 @@ enum { ROWS = 8, CONTEXT = 1024, PREFIX = 32768, PIECE = 64, ALONE = 60, DECODES
 /* Shared with the prefilling process. */
 struct order {
 	_Atomic uint32_t wanted, done; /* pieces */
-	_Atomic bool ready;
+	_Atomic uint32_t ready;
 	double seconds; /* of the last piece */
+	const struct daemon *daemon;
 };
-
-static void wait_for(_Atomic uint32_t *word, uint32_t at_least)
-{
-	uint32_t now;
-
-	while ((now = atomic_load_explicit(word, memory_order_acquire)) < at_least)
-		(void)attnd_futex_wait(word, now, 100000000);
-}
-
-static void post(_Atomic uint32_t *word)
-{
-	atomic_fetch_add_explicit(word, 1, memory_order_release);
-	attnd_futex_wake(word, 1);
-}
 
 /* ---- The prefilling process ---- */
 
-static void prefill_main(struct order *o, const struct daemon *d)
+static void prefill_main(void *arg)
 {
+	struct order *o = arg;
 	const struct shape shape = llama_8b(1);
 	const struct remote_options ro = {.spin_us = -1, .max_tokens = PIECE, .max_length = PREFIX};
 	struct remote r;
 	uint64_t key;
 
 	run_on(0, bench.cpus);
-	remote_open(&r, d, &shape, &ro);
+	remote_open(&r, o->daemon, &shape, &ro);
 	key = remote_sequence(&r, r.tokens, 1, NULL);
 	remote_fill(&r, &key, 1, r.tokens, 0, PREFIX - PIECE, 0);
-	atomic_store_explicit(&o->ready, true, memory_order_release);
+	peer_post(&o->ready);
 	for (uint32_t n = 1;; n++) {
 		double start;
 
-		wait_for(&o->wanted, n);
+		peer_wait(&o->wanted, n);
 		start = now_seconds();
 		remote_extend(&r, key, PREFIX - PIECE, PIECE);
 		o->seconds = now_seconds() - start;
-		post(&o->done);
+		peer_post(&o->done);
 	}
-}
-
-static pid_t start_prefill(struct order *o, const struct daemon *d)
-{
-	pid_t pid = fork();
-
-	if (pid < 0)
-		die("no process");
-	if (pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		prefill_main(o, d);
-		_exit(0);
-	}
-	while (!atomic_load_explicit(&o->ready, memory_order_acquire)) {
-		if (waitpid(pid, NULL, WNOHANG) == pid)
-			die("the prefilling process ended");
-		usleep(10000);
-	}
-	return pid;
 }
 
 /* ---- Decodes ---- */
@@ -127,7 +89,7 @@ static double decode(struct decoder *d, uint32_t i)
 /* Seconds of a piece, while this process decodes (into *ret) or waits. */
 static double prefill_piece(struct decoder *d, struct samples *ret)
 {
-	post(&d->order->wanted);
+	peer_post(&d->order->wanted);
 	d->pieces++;
 	for (uint32_t i = 0; ret; i++) {
 		if (atomic_load_explicit(&d->order->done, memory_order_acquire) >= d->pieces && ret->n >= ALONE &&
@@ -135,7 +97,7 @@ static double prefill_piece(struct decoder *d, struct samples *ret)
 			return d->order->seconds;
 		sample_add(ret, decode(d, i));
 	}
-	wait_for(&d->order->done, d->pieces);
+	peer_wait(&d->order->done, d->pieces);
 	return d->order->seconds;
 }
 
@@ -148,17 +110,17 @@ void goal_fairness(void)
 					 .cpus = bench.cpus,
 					 .spin_us = -1};
 	static const char *const when[2] = {"alone", "together"};
-	struct order *order = mmap(NULL, sizeof(*order), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct order *order = peer_memory(sizeof(*order));
 	double end = now_seconds() + bench.seconds;
 	struct daemon daemon;
 	char name[64];
 	pid_t pid;
 
-	if (order == MAP_FAILED)
-		die("no shared memory");
 	daemon_start(&daemon, &o);
 	d.order = order;
-	pid = start_prefill(order, &daemon);
+	order->daemon = &daemon;
+	pid = peer_start(prefill_main, order);
+	peer_ready(pid, &order->ready, 1);
 	start_decoder(&d, &daemon);
 	p50.n = p99.n = share.n = 0;
 	while (more(end, &p99)) {
@@ -189,8 +151,7 @@ void goal_fairness(void)
 		snprintf(name, sizeof(name), "fairness prefill of %d on 32k, %s", PIECE, when[w]);
 		report_figure(name, sample_median(&prefill[w]), "ms a layer");
 	}
-	kill(pid, SIGKILL);
-	waitpid(pid, NULL, 0);
+	peer_end(pid);
 	munmap(order, sizeof(*order));
 	remote_close(&d.remote);
 	daemon_stop(&daemon);

@@ -9,26 +9,22 @@
  * The raw side is shm/ring.h between two processes: an entry, q, k and v read, out written, a
  * completion. Both sides spin, or both sleep on futexes and are woken.
  */
-#include <errno.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../../shm/futex.h"
 #include "../../shm/ring.h"
 #include "local.h"
+#include "peers.h"
 #include "remote.h"
 
 enum { CONTEXT = 16, BATCH = 300, WARM = 30, ENTRIES = 8, PAUSE_US = 3000 };
 
 /* ---- The raw peer ---- */
 
-enum peer_mode { PEER_IDLE, PEER_SPIN, PEER_SLEEP, PEER_EXIT };
+enum peer_mode { PEER_IDLE, PEER_SPIN, PEER_SLEEP };
 
 /* Shared with it. */
 struct raw {
@@ -83,11 +79,12 @@ static void peer_sleep(struct raw_side *s)
 	attnd_futex_wake(&s->shared->pong, 1);
 }
 
-static void peer_main(struct raw_side *s)
+static void raw_main(void *arg)
 {
-	uint32_t mode;
+	struct raw_side *s = arg;
+	for (;;) {
+		uint32_t mode = atomic_load_explicit(&s->shared->mode, memory_order_acquire);
 
-	while ((mode = atomic_load_explicit(&s->shared->mode, memory_order_acquire)) != PEER_EXIT) {
 		run_on(s->shared->cpu, 1);
 		if (mode == PEER_IDLE)
 			(void)attnd_futex_wait(&s->shared->mode, PEER_IDLE, 1000000000);
@@ -101,10 +98,8 @@ static void peer_main(struct raw_side *s)
 
 static void raw_start(struct raw_side *s, const struct shape *shape)
 {
-	struct raw *m = mmap(NULL, sizeof(*m), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct raw *m = peer_memory(sizeof(*m));
 
-	if (m == MAP_FAILED)
-		die("no shared memory");
 	*s = (struct raw_side){
 		.shared = m, .in_bytes = q_bytes(shape) + kv_bytes(shape), .out_bytes = q_bytes(shape)};
 	s->in = allocate(s->in_bytes);
@@ -113,14 +108,7 @@ static void raw_start(struct raw_side *s, const struct shape *shape)
 	memset(s->out, 1, s->out_bytes);
 	attnd_ring_init(&s->sq, m->sq, ENTRIES, sizeof(struct attnd_sqe));
 	attnd_ring_init(&s->cq, m->cq, ENTRIES, sizeof(struct attnd_cqe));
-	s->pid = fork();
-	if (s->pid < 0)
-		die("no process");
-	if (s->pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		peer_main(s);
-		_exit(0);
-	}
+	s->pid = peer_start(raw_main, s);
 }
 
 static void raw_mode(struct raw_side *s, enum peer_mode mode, int cpu)
@@ -132,8 +120,7 @@ static void raw_mode(struct raw_side *s, enum peer_mode mode, int cpu)
 
 static void raw_stop(struct raw_side *s)
 {
-	raw_mode(s, PEER_EXIT, 0);
-	waitpid(s->pid, NULL, 0);
+	peer_end(s->pid);
 	munmap(s->shared, sizeof(*s->shared));
 	release(s->in, s->in_bytes);
 	release(s->out, s->out_bytes);

@@ -11,7 +11,7 @@ $(O)/bench-kernels: $(BENCH_KERNELS_OBJS) $(KERNELS_OBJS) $(O)/flags
 
 # attnd-bench: the whole path (P4, P6, P7, P8, P10, P11, fairness, the cache's own figures).
 ATTND_BENCH_OBJS := $(patsubst %.c,$(O)/%.o,$(wildcard tests/bench/attnd-bench*.c)) \
-  $(patsubst %,$(O)/tests/bench/%.o,local plot remote report roof team)
+  $(patsubst %,$(O)/tests/bench/%.o,local peers plot remote report roof team)
 
 $(O)/attnd-bench: $(ATTND_BENCH_OBJS) $(O)/libattnd.a $(O)/libdaemon.a $(O)/flags
 	$(call say,LD,$@)
