@@ -143,11 +143,13 @@ static void free_forest(struct forest *f)
 static double roof_seconds(const struct tree *t, const struct forest *f, int threads)
 {
 	const struct shape *s = &f->local.shape;
+	double peak = peak_rate(threads);
 	double bytes = (double)f->distinct * (double)kv_bytes(s);
 	double flops = 4.0 * s->dim * s->heads * f->length * (double)ROWS;
 
 	bytes /= stream_rate(f->local.pool, f->local.num_blocks * f->local.block_bytes, threads);
-	flops /= peak_rate(threads);
+	/* Where no peak is known, bytes alone. */
+	flops = peak > 0 ? flops / peak : 0;
 	return (bytes > flops ? bytes : flops) * t->jobs;
 }
 
