@@ -395,8 +395,7 @@ static void shape_scores(const struct attnd_x86_tile *t, uint32_t r, float *s)
 		__m256 x = _mm256_load_ps(s + i), by = scale;
 
 		if (t->dynamic)
-			by = _mm256_mul_ps(by,
-					   _mm256_loadu_ps(t->k_scales[i / ATTND_X86_LANES] + i % ATTND_X86_LANES));
+			by = _mm256_mul_ps(by, _mm256_loadu_ps(t->k_scales + i));
 		x = _mm256_mul_ps(x, by);
 		if (attn->logit_cap > 0.0f)
 			x = _mm256_mul_ps(cap, tanh_8(_mm256_div_ps(x, cap)));
@@ -448,7 +447,7 @@ static void scale_weights(const struct attnd_x86_tile *t, uint32_t r, float *s)
 		__m256 by = _mm256_set1_ps(t->v_scale);
 
 		if (t->dynamic)
-			by = _mm256_loadu_ps(t->v_scales[g] + at);
+			by = _mm256_loadu_ps(t->v_scales + i);
 		if (t->visible[r])
 			by = _mm256_and_ps(by, lanes_of((uint32_t)t->visible[r][g] >> at));
 		_mm256_store_ps(s + i, _mm256_mul_ps(_mm256_load_ps(s + i), by));

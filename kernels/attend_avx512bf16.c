@@ -55,6 +55,7 @@ ATTND_INLINE void multiply_four(const struct source *s, int m, uint32_t n, uint3
 	for (uint32_t c = 0; c < n; c++) {
 		if (s->lookup) {
 			_mm_prefetch(s->next[c] + u * 64, _MM_HINT_T1);
+			_mm_prefetch(s->at[c] + (u + 8) * 64, _MM_HINT_T0); /* the core does not look beyond 4 KB */
 			attnd_widen_row(s->lookup, _mm512_load_si512(s->at[c] + u * 64), &a[c][0], &a[c][1]);
 		} else {
 			a[c][0] = _mm512_load_si512(s->at[c] + u * 128);
@@ -166,6 +167,13 @@ ATTND_INLINE void few_scores(const struct attnd_lookup *l, int m, const struct a
 			score_fours(&s, m, 2, t, 0, g);
 		else
 			score_fours(&s, m, 1, t, 0, g);
+		/* A few at a time: many prefetches at once hold everything up. */
+		if (t->dynamic) {
+			_mm_prefetch(t->next_k_scales[g], _MM_HINT_T1);
+			_mm_prefetch(t->next_v_scales[g], _MM_HINT_T1);
+			_mm_prefetch(t->next_k_scales[g + two], _MM_HINT_T1);
+			_mm_prefetch(t->next_v_scales[g + two], _MM_HINT_T1);
+		}
 	}
 }
 

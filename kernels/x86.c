@@ -286,11 +286,14 @@ static void point_at_tile(struct walk *w, uint32_t head)
 
 		w->t.k[g] = tile + w->here[g].k;
 		w->t.v[g] = tile + w->here[g].v;
-		w->t.next_k[g] = w->t.k[g];
-		w->t.next_v[g] = w->t.v[g];
+		w->t.next_k[g] = w->t.next_k_scales[g] = w->t.k[g];
+		w->t.next_v[g] = w->t.next_v_scales[g] = w->t.v[g];
 		if (w->t.dynamic) {
-			w->t.k_scales[g] = (const void *)(tile + f->k_scale_off + w->here[g].scales);
-			w->t.v_scales[g] = (const void *)(tile + f->v_scale_off + w->here[g].scales);
+			const size_t bytes = ATTND_X86_LANES * sizeof(float);
+
+			tile += w->here[g].scales;
+			memcpy(w->t.k_scales + g * ATTND_X86_LANES, tile + f->k_scale_off, bytes);
+			memcpy(w->t.v_scales + g * ATTND_X86_LANES, tile + f->v_scale_off, bytes);
 		}
 	}
 }
@@ -322,10 +325,8 @@ static void point_at_next(struct walk *w, uint32_t head)
 		tile += (w->a->head + i) * f->tile_bytes;
 		w->t.next_k[g] = tile + w->there[g].k;
 		w->t.next_v[g] = tile + w->there[g].v;
-		if (w->t.dynamic) {
-			__builtin_prefetch(tile + f->k_scale_off + w->there[g].scales, 0, 2);
-			__builtin_prefetch(tile + f->v_scale_off + w->there[g].scales, 0, 2);
-		}
+		w->t.next_k_scales[g] = tile + w->there[g].scales + f->k_scale_off;
+		w->t.next_v_scales[g] = tile + w->there[g].scales + f->v_scale_off;
 	}
 }
 
@@ -487,13 +488,8 @@ static void values_at_edge(struct walk *w, uint32_t head)
 	values_alone(w);
 }
 
-static void attend_tile(struct walk *w, uint32_t head, char *packed, bool prefetch)
+static void multiply_tile(struct walk *w, uint32_t head)
 {
-	point_at_tile(w, head);
-	if (prefetch)
-		point_at_next(w, head);
-	point_at_rows(w, head, packed);
-	w->t.fresh = is_fresh(w, head);
 	if (w->isa->whole && !w->edge) {
 		w->isa->whole(&w->t);
 		return;
@@ -504,6 +500,16 @@ static void attend_tile(struct walk *w, uint32_t head, char *packed, bool prefet
 		values_at_edge(w, head);
 	else
 		w->isa->values(&w->t, 0, w->t.rows);
+}
+
+static void attend_tile(struct walk *w, uint32_t head, char *packed, bool prefetch)
+{
+	point_at_tile(w, head);
+	if (prefetch)
+		point_at_next(w, head);
+	point_at_rows(w, head, packed);
+	w->t.fresh = is_fresh(w, head);
+	multiply_tile(w, head);
 }
 
 static void init_format(struct walk *w)

@@ -40,7 +40,9 @@ struct attnd_x86_tile {
 	/* As stored (with v_in_k v is k); the tile to prefetch meanwhile (never NULL). */
 	const char *k[ATTND_X86_GROUPS], *v[ATTND_X86_GROUPS];
 	const char *next_k[ATTND_X86_GROUPS], *next_v[ATTND_X86_GROUPS];
-	const float *k_scales[ATTND_X86_GROUPS], *v_scales[ATTND_X86_GROUPS]; /* dynamic only */
+	const char *next_k_scales[ATTND_X86_GROUPS], *next_v_scales[ATTND_X86_GROUPS];
+	/* Dynamic only: a copy, since blocks' scales lie where they push each other out of L1. */
+	float k_scales[ATTND_X86_STEP], v_scales[ATTND_X86_STEP];
 
 	float scale; /* score = scale * (q . k) in natural units; 1 once shaped */
 	float v_scale;

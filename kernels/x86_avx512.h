@@ -475,7 +475,7 @@ static inline void attnd_shape_scores(const struct attnd_x86_tile *t, uint32_t r
 		__m512 x = _mm512_load_ps(s + g * ATTND_X86_LANES), by = scale;
 
 		if (t->dynamic)
-			by = _mm512_mul_ps(by, _mm512_loadu_ps(t->k_scales[g]));
+			by = _mm512_mul_ps(by, _mm512_loadu_ps(t->k_scales + g * ATTND_X86_LANES));
 		x = _mm512_mul_ps(x, by);
 		if (attn->logit_cap > 0.0f)
 			x = _mm512_mul_ps(cap, attnd_tanh_avx512(_mm512_div_ps(x, cap)));
@@ -523,7 +523,7 @@ ATTND_INLINE __m512 attnd_scale_weight(const struct attnd_x86_tile *t, uint32_t 
 	__mmask16 visible = t->visible[r] ? t->visible[r][g] : 0xffff;
 
 	if (t->dynamic)
-		return _mm512_mul_ps(p, _mm512_maskz_loadu_ps(visible, t->v_scales[g]));
+		return _mm512_mul_ps(p, _mm512_maskz_loadu_ps(visible, t->v_scales + g * ATTND_X86_LANES));
 	return _mm512_mul_ps(p, _mm512_set1_ps(t->v_scale));
 }
 
