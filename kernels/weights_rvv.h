@@ -17,8 +17,8 @@
 #include "scalar.h"
 
 /*
- * e^d for d <= 0.5. Relative error 9.4e-8 + 4 * 2^-24 for results down to 2^-126, below that the
- * result is less than 2^-126; up to -138 (-inf too) it is 0 exactly; NaN stays NaN.
+ * e^d for d <= 0.5. Relative error (4 + |d|) 2^-24 for results down to 2^-126 (docs/numerics.md),
+ * below that the result is less than 2^-126; up to -138 (-inf too) it is 0 exactly; NaN stays NaN.
  *
  * u = d log2(e). 1.5 * 2^23 - u leaves n = round(-u) in the low bits of z; r = u + n is exact;
  * 2^r is a minimax polynomial of degree 5; n is subtracted from the exponent, saturating at 0. The
