@@ -3,7 +3,7 @@
 #
 # In: a Debian 12 or 13 machine. Out: clang-19, lld-19, llvm-19 and qemu-user 10 installed, and a
 # sysroot of Debian 13's riscv64 packages unpacked under ~/.cache/attnd (never installed).
-# Next: rules.mk builds with it, check.sh and count.sh run under it.
+# Next: rules.mk builds with it, check.sh and count.pl run under it.
 #
 # Packages for the sysroot, and qemu where the machine's own release has an old one, come through
 # private apt configurations with the machine's own mirror; /etc/apt is not touched. A second run
@@ -96,25 +96,27 @@ install_qemu() {
 
 # usr-merged, as the packages are. A new list of packages makes a new sysroot.
 make_sysroot() {
-	local conf stamp d
-	stamp=$sysroot/.packages
-	[ "$(cat "$stamp" 2>/dev/null)" = "$packages" ] && return
+	local conf new d
+	[ "$(cat "$sysroot/.packages" 2>/dev/null)" = "$packages" ] && return
 	say SYSROOT "$sysroot"
 	conf=$(apt_conf trixie trixie riscv64 "$cache/apt/trixie/status")
 	export APT_CONFIG=$conf
 	apt-get update -q >&2
 	# shellcheck disable=SC2086
 	apt-get install -y -q --download-only $packages >&2 </dev/null
-	rm -rf "$sysroot"
-	mkdir -p "$sysroot"/usr/{lib,bin,sbin}
-	for d in lib bin sbin; do ln -s usr/$d "$sysroot/$d"; done
+	new=$sysroot.new
+	rm -rf "$new"
+	mkdir -p "$new"/usr/{lib,bin,sbin}
+	for d in lib bin sbin; do ln -s usr/$d "$new/$d"; done
 	for d in "$cache"/apt/trixie/cache/archives/*.deb; do
-		dpkg-deb --fsys-tarfile "$d" | tar -x --keep-directory-symlink --exclude='./usr/share/*' -C "$sysroot"
+		dpkg-deb --fsys-tarfile "$d" | tar -x --keep-directory-symlink --exclude='./usr/share/*' -C "$new"
 	done
 	# What the alternatives system would link.
-	ln -s openblas-pthread/{cblas.h,openblas_config.h} "$sysroot/usr/include/$target/"
-	ln -s openblas-pthread/libopenblas.so{,.0} "$sysroot/usr/lib/$target/"
-	printf '%s\n' "$packages" >"$stamp"
+	ln -s openblas-pthread/{cblas.h,openblas_config.h} "$new/usr/include/$target/"
+	ln -s openblas-pthread/libopenblas.so{,.0} "$new/usr/lib/$target/"
+	printf '%s\n' "$packages" >"$new/.packages"
+	rm -rf "$sysroot"
+	mv "$new" "$sysroot"
 }
 
 # The virtual machine's setup takes the functions from here.
