@@ -101,6 +101,11 @@ struct rvv_kind {
 };
 
 #define RVV_EACH_R(name) {name##_1, name##_2, name##_3, name##_4}
+/* The loops of a kind that has them all; m2 is its half at LMUL 2. *_two stand for fewer queries. */
+#define RVV_FULL_LOOPS(m4, m2)                                                        \
+	.qk_rows = RVV_EACH_R(m4##_qk_rows), .qk_whole = RVV_EACH_R(m4##_qk_whole),   \
+	.qk_halves = RVV_EACH_R(m4##_qk_halves), .pv_rows = RVV_EACH_R(m4##_pv_rows), \
+	.pv_whole = RVV_EACH_R(m4##_pv_whole), .pv_narrow = RVV_EACH_R(m2##_pv_whole)
 
 /* The dims of a tile's K in memory, padding included. */
 static inline uint32_t rvv_padded_dim(const struct attnd_kv_format *f)

@@ -247,27 +247,17 @@ void attnd_rvv_widen(enum attnd_kdtype type, const void *src, size_t n, float *d
 /* ---- Kinds and kernels ---- */
 
 static const struct rvv_kind kind_f32 = {
-	.qk_rows = RVV_EACH_R(f32_m4_qk_rows),
-	.qk_whole = RVV_EACH_R(f32_m4_qk_whole),
+	RVV_FULL_LOOPS(f32_m4, f32_m2),
 	.qk_two = {f32_m4_qk_two_1, f32_m4_qk_two_2},
-	.qk_halves = RVV_EACH_R(f32_m4_qk_halves),
-	.pv_rows = RVV_EACH_R(f32_m4_pv_rows),
-	.pv_whole = RVV_EACH_R(f32_m4_pv_whole),
 	.pv_two = {f32_m4_pv_two_1, f32_m4_pv_two_2},
-	.pv_narrow = RVV_EACH_R(f32_m2_pv_whole),
 	.weights = weights_f32,
 	.x_bytes = 4,
 };
 
 static const struct rvv_kind kind_pairs = {
-	.qk_rows = RVV_EACH_R(pairs_m4_qk_rows),
-	.qk_whole = RVV_EACH_R(pairs_m4_qk_whole),
+	RVV_FULL_LOOPS(pairs_m4, pairs_m2),
 	.qk_two = {pairs_m4_qk_two_1},
-	.qk_halves = RVV_EACH_R(pairs_m4_qk_halves),
-	.pv_rows = RVV_EACH_R(pairs_m4_pv_rows),
-	.pv_whole = RVV_EACH_R(pairs_m4_pv_whole),
 	.pv_two = {pairs_m4_pv_two_1},
-	.pv_narrow = RVV_EACH_R(pairs_m2_pv_whole),
 	.weights = weights_f32,
 	.x_bytes = 4,
 };

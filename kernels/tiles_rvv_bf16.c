@@ -46,14 +46,9 @@
 #include "tile_rvv.h"
 
 static const struct rvv_kind kind = {
-	.qk_rows = RVV_EACH_R(bf16_m4_qk_rows),
-	.qk_whole = RVV_EACH_R(bf16_m4_qk_whole),
+	RVV_FULL_LOOPS(bf16_m4, bf16_m2),
 	.qk_two = {bf16_m4_qk_two_1, bf16_m4_qk_two_2},
-	.qk_halves = RVV_EACH_R(bf16_m4_qk_halves),
-	.pv_rows = RVV_EACH_R(bf16_m4_pv_rows),
-	.pv_whole = RVV_EACH_R(bf16_m4_pv_whole),
 	.pv_two = {bf16_m4_pv_two_1, bf16_m4_pv_two_2},
-	.pv_narrow = RVV_EACH_R(bf16_m2_pv_whole),
 	.weights = weights_bf16,
 	.x_bytes = 2,
 };

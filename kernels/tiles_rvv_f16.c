@@ -58,14 +58,9 @@
 #include "tile_rvv.h"
 
 static const struct rvv_kind kind_f16 = {
-	.qk_rows = RVV_EACH_R(f16_m4_qk_rows),
-	.qk_whole = RVV_EACH_R(f16_m4_qk_whole),
+	RVV_FULL_LOOPS(f16_m4, f16_m2),
 	.qk_two = {f16_m4_qk_two_1, f16_m4_qk_two_2},
-	.qk_halves = RVV_EACH_R(f16_m4_qk_halves),
-	.pv_rows = RVV_EACH_R(f16_m4_pv_rows),
-	.pv_whole = RVV_EACH_R(f16_m4_pv_whole),
 	.pv_two = {f16_m4_pv_two_1, f16_m4_pv_two_2},
-	.pv_narrow = RVV_EACH_R(f16_m2_pv_whole),
 	.weights = weights_f16,
 	.x_bytes = 2,
 };
