@@ -73,6 +73,7 @@ static void hold_up(struct cache *c, uint32_t id)
 		uint32_t parent = cache_block(c, id)->parent;
 
 		c->evictable--;
+		cache_ext(c, id)->held++;
 		if (!a->kids)
 			lru_remove(c, id);
 		if (parent == NONE || cache_aux(c, parent)->held_kids++ || cache_aux(c, parent)->refs)
@@ -88,6 +89,7 @@ static void release_up(struct cache *c, uint32_t id)
 		uint32_t parent = cache_block(c, id)->parent;
 
 		c->evictable++;
+		cache_ext(c, id)->held--;
 		a->last_use = c->clock;
 		if (!a->kids)
 			lru_insert(c, id);
@@ -136,6 +138,7 @@ void cache_unref(struct cache *c, uint32_t id)
 		c->clock++;
 		release_up(c, id);
 	} else {
+		cache_ext(c, id)->held--;
 		put_free(c, id);
 	}
 }
@@ -284,7 +287,8 @@ static int vacant_extent(struct cache *c, uint32_t *ret)
 			return 0;
 		}
 	}
-	if ((c->num_ext == c->cap_ext && grow_extents(c)) || attnd_index_reserve(&c->index, (i + 1) * n))
+	if ((i + 1ull) * n >= NONE || (c->num_ext == c->cap_ext && grow_extents(c)) ||
+	    attnd_index_reserve(&c->index, (i + 1) * n))
 		return -ENOMEM;
 	e.aux = calloc(n, sizeof(*e.aux));
 	if (!e.aux)
@@ -331,16 +335,6 @@ static int add_slab(struct cache *c)
 	return 0;
 }
 
-/* Blocks of an extent that somebody holds. */
-static uint32_t held_blocks(const struct cache *c, const struct block_extent *e)
-{
-	uint32_t held = 0;
-
-	for (uint32_t b = 0; b < c->blocks_per_slab; b++)
-		held += aux_hold(&e->aux[b]) != 0;
-	return held;
-}
-
 static void give_slab(struct cache *c, uint32_t ext)
 {
 	struct block_extent *e = &c->ext[ext];
@@ -382,7 +376,7 @@ static int steal_slab(struct cache *c)
 		if (!o || o == c || !can_spare_slab(o))
 			continue;
 		for (uint32_t e = 0; e < o->num_ext; e++) {
-			if (o->ext[e].slab == UINT32_MAX || held_blocks(o, &o->ext[e]))
+			if (o->ext[e].slab == UINT32_MAX || o->ext[e].held)
 				continue;
 			give_slab(o, e);
 			return add_slab(c);
@@ -391,13 +385,11 @@ static int steal_slab(struct cache *c)
 	return -ENOMEM;
 }
 
-bool cache_has_room(const struct cache *c, uint64_t need, uint64_t own)
+/* Could so many blocks be idle or free here, with what the pool and other caches have to spare? */
+static bool could_have(const struct cache *c, uint64_t need)
 {
-	uint64_t have = c->free + c->evictable;
+	uint64_t have = c->free + c->evictable + (uint64_t)c->pool->num_free * c->blocks_per_slab;
 
-	need += c->outstanding - own;
-
-	have += (uint64_t)c->pool->num_free * c->blocks_per_slab;
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES && have < need; i++) {
 		const struct cache *o = c->pool->caches[i];
 		uint64_t spare;
@@ -406,13 +398,24 @@ bool cache_has_room(const struct cache *c, uint64_t need, uint64_t own)
 			continue;
 		spare = (o->free + o->evictable - o->outstanding) / o->blocks_per_slab;
 		for (uint32_t e = 0; e < o->num_ext && spare && have < need; e++) {
-			if (o->ext[e].slab != UINT32_MAX && !held_blocks(o, &o->ext[e])) {
+			if (o->ext[e].slab != UINT32_MAX && !o->ext[e].held) {
 				have += c->blocks_per_slab;
 				spare--;
 			}
 		}
 	}
 	return have >= need;
+}
+
+bool cache_make_room(struct cache *c, uint64_t need, uint64_t own)
+{
+	need += c->outstanding - own;
+	if (!could_have(c, need))
+		return false;
+	while (c->free + c->evictable < need)
+		if (add_slab(c) && steal_slab(c))
+			return false;
+	return true;
 }
 
 uint64_t cache_capacity(const struct cache *c)
@@ -441,6 +444,7 @@ uint32_t cache_alloc(struct cache *c)
 	a = cache_aux(c, id);
 	c->free_head = a->next;
 	c->free--;
+	cache_ext(c, id)->held++;
 	*a = (struct block_aux){.state = BLOCK_PRIVATE,
 				.refs = 1,
 				.chain = NONE,
@@ -640,6 +644,20 @@ void cache_destroy(struct cache *c)
 
 /* ---- Checking ---- */
 
+/* Their blocks that are held, counted. */
+static bool check_extents(const struct cache *c)
+{
+	for (uint32_t i = 0; i < c->num_ext; i++) {
+		uint32_t held = 0;
+
+		for (uint32_t b = 0; b < c->blocks_per_slab; b++)
+			held += aux_hold(&c->ext[i].aux[b]) != 0;
+		if (held != c->ext[i].held)
+			return false;
+	}
+	return true;
+}
+
 static const char *check_block(const struct cache *c, uint32_t id)
 {
 	const struct block_aux *a = cache_aux(c, id);
@@ -691,6 +709,8 @@ const char *cache_check(const struct cache *c)
 		listed++;
 	if (total != c->total || free != c->free || idle != c->evictable)
 		return "free + evictable + referenced != total";
+	if (!check_extents(c))
+		return "a slab's held blocks are miscounted";
 	if (listed != leaves)
 		return "the LRU list is not the evictable leaves";
 	return pub == c->index.used ? NULL : "the index holds more than the published blocks";

@@ -47,6 +47,7 @@ struct block_extent {
 	struct block_aux *aux;
 	struct attnd_extent mem;
 	uint32_t slab; /* UINT32_MAX: its blocks are vacant */
+	uint32_t held; /* blocks that somebody holds */
 };
 
 struct layer_scales {
@@ -138,10 +139,11 @@ int cache_create(struct pool *p, struct ns_table *ns, struct attnd_counters *cou
 void cache_destroy(struct cache *c);
 
 /**
- * Whether `need` blocks more can be referenced by an engine whose own unused guarantee is `own`,
- * with what the grants of others leave.
+ * Make room for `need` blocks more that an engine, whose own unused guarantee is `own`, is about to
+ * reference: with what the grants of others leave, so that afterwards this cache's own blocks still
+ * cover them. False: there is no room.
  */
-bool cache_has_room(const struct cache *c, uint64_t need, uint64_t own);
+bool cache_make_room(struct cache *c, uint64_t need, uint64_t own);
 
 /** Tokens that the pool could hold of this cache alone. */
 uint64_t cache_capacity(const struct cache *c);

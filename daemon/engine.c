@@ -142,7 +142,7 @@ struct answer engine_cache_open(struct engine *e, struct pool *p, struct ns_tabl
 struct answer engine_grant(struct engine *e, uint32_t i, uint64_t tokens, uint32_t sequences)
 {
 	struct cache *c;
-	uint64_t blocks, old, slabs = 0;
+	uint64_t blocks, old, room, slabs = 0;
 
 	if (i >= e->num_caches)
 		return ANSWER_BAD(ENOENT, CACHE, e->num_caches);
@@ -160,7 +160,8 @@ struct answer engine_grant(struct engine *e, uint32_t i, uint64_t tokens, uint32
 	if (slabs > c->pool->num_slabs)
 		return ANSWER_BAD(ENOMEM, GRANT_TOKENS,
 				  (c->pool->num_slabs) * (uint64_t)c->blocks_per_slab * c->block_size);
-	if (blocks > old && !cache_has_room(c, blocks - old, engine_room(e, i)))
+	room = blocks > e->caches[i].used ? blocks - e->caches[i].used : 0;
+	if (blocks > old && !cache_make_room(c, room, engine_room(e, i)))
 		return ANSWER_BAD(ENOMEM, GRANT_TOKENS, 0);
 	if (cache_back_grant(c, c->granted - old + blocks))
 		return ANSWER_BAD(ENOMEM, GRANT_TOKENS, 0);

@@ -168,7 +168,7 @@ static int plan_one(struct plan *p, struct plan_row *r, const struct row_request
 	engine_use(p->engine, p->cache_index, (int64_t)h->num - before);
 	r->seq->used = true;
 	find_need(p, r, q->tokens, &n);
-	if (!cache_has_room(p->cache, n.blocks + (n.taken ? idle_path(p->cache, n.stand) : 0), room) ||
+	if (!cache_make_room(p->cache, n.blocks + (n.taken ? idle_path(p->cache, n.stand) : 0), room) ||
 	    held_reserve(h, (r->start + r->n) / p->cache->block_size + 1))
 		return -ENOMEM;
 	if (take_blocks(p, r, &n))

@@ -178,14 +178,13 @@ void held_trim(struct held *h, struct cache *c, uint64_t length)
 /* ---- Matching and holding ---- */
 
 /* Of the path root..stand, how many tokens may be held: blocks that nobody holds yet cost room. */
-static uint64_t holdable(const struct cache *c, uint32_t *stand, uint64_t n, uint64_t own_room)
+static uint64_t holdable(struct cache *c, uint32_t *stand, uint64_t n, uint64_t own_room)
 {
-	uint64_t have = c->free + c->evictable + (uint64_t)c->pool->num_free * c->blocks_per_slab;
-	uint64_t others = c->outstanding - own_room, idle = 0;
+	uint64_t idle = 0;
 
 	for (uint32_t at = *stand; at != NONE && !aux_hold(cache_aux(c, at)); at = cache_block(c, at)->parent)
 		idle++;
-	for (; *stand != NONE && idle && have < idle + others; idle--) {
+	for (; *stand != NONE && idle && !cache_make_room(c, idle, own_room); idle--) {
 		n = begins_at(c, *stand);
 		*stand = cache_block(c, *stand)->parent;
 	}
