@@ -311,14 +311,8 @@ static void commit_row(struct plan *p, struct plan_row *r)
 	struct cache *c = p->cache;
 	struct held *h = held_of(p, r->seq);
 
-	for (uint32_t j = 0; j < r->num_ext; j++) {
-		uint32_t i = r->from + j;
-		struct table_entry old = i < h->num ? h->table[i] : (struct table_entry){.own = false};
-
-		h->table[i] = r->ext[j];
-		if (old.own)
-			cache_unref(c, old.id);
-	}
+	for (uint32_t j = 0; j < r->num_ext; j++)
+		held_replace(h, c, r->from + j, &r->ext[j]);
 	h->num = r->num_ext ? r->from + r->num_ext : h->num;
 	r->from = h->num;
 	r->num_ext = 0;
@@ -354,6 +348,15 @@ void plan_commit(struct plan *p)
 	publish_rows(p); /* a twin's row that let a later one, the tail's owner, go first */
 }
 
+/* A block that was taken over and written in place is not this sequence's any more. */
+static void leave_tail(struct plan *p, struct plan_row *r)
+{
+	uint32_t B = p->cache->block_size, at = r->start + r->cached;
+
+	if (r->cached && r->cached < r->n && at % B && !r->copies)
+		block_disown(p->cache, plan_entry(p, r, at / B)->id, r->seq->serial);
+}
+
 void plan_end(struct plan *p)
 {
 	struct plan **link;
@@ -369,6 +372,7 @@ void plan_end(struct plan *p)
 			continue;
 		if (!p->committed) {
 			engine_use(p->engine, p->cache_index, -row_growth(p, r));
+			leave_tail(p, r);
 			drop_row(p, r);
 			held_unfill(held_of(p, s), p->cache);
 		}

@@ -107,15 +107,26 @@ void held_stand(struct held *h, struct cache *c, uint32_t stand)
 		cache_unref(c, old);
 }
 
-/* Ownership of a tail ends; what lies beyond its published slots is nobody's. */
-static void disown(struct held *h, struct cache *c, uint32_t id)
+/* What lies beyond its published slots is then nobody's. */
+void block_disown(struct cache *c, uint32_t id, uint64_t serial)
 {
 	struct block_aux *a = cache_aux(c, id);
 
-	if (a->owner == h->serial) {
+	if (a->owner == serial) {
 		a->owner = 0;
 		a->fill = 0;
 	}
+}
+
+void held_replace(struct held *h, struct cache *c, uint32_t i, const struct table_entry *e)
+{
+	struct table_entry old = i < h->num ? h->table[i] : (struct table_entry){.id = e->id};
+
+	h->table[i] = *e;
+	if (old.id != e->id)
+		block_disown(c, old.id, h->serial);
+	if (old.own)
+		cache_unref(c, old.id);
 }
 
 static void drop_entries(struct held *h, struct cache *c, uint32_t keep)
@@ -123,7 +134,7 @@ static void drop_entries(struct held *h, struct cache *c, uint32_t keep)
 	while (h->num > keep) {
 		struct table_entry *e = &h->table[--h->num];
 
-		disown(h, c, e->id);
+		block_disown(c, e->id, h->serial);
 		if (e->own)
 			cache_unref(c, e->id);
 	}
@@ -162,7 +173,7 @@ void held_trim(struct held *h, struct cache *c, uint64_t length)
 
 		/* A tail that begins after the new end left the path: the stand serves the same slots. */
 		if (!tail->own && begins_at(c, tail->id) >= length) {
-			disown(h, c, tail->id);
+			block_disown(c, tail->id, h->serial);
 			held_set(h, c, keep - 1, stand, false);
 		}
 	}

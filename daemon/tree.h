@@ -68,6 +68,12 @@ void held_stand(struct held *h, struct cache *c, uint32_t stand);
 /** Set table[i] to a block. */
 void held_set(struct held *h, const struct cache *c, uint32_t i, uint32_t id, bool own);
 
+/** Set table[i], which may lie beyond the end, and let go of what stood there. */
+void held_replace(struct held *h, struct cache *c, uint32_t i, const struct table_entry *e);
+
+/** The sequence of this serial owns this tail no longer. */
+void block_disown(struct cache *c, uint32_t id, uint64_t serial);
+
 /** A plan that wrote in place was given up: the tail holds no more private slots than the length says. */
 void held_unfill(struct held *h, struct cache *c);
 
