@@ -7,3 +7,4 @@ TEST_PROGRAMS += $(O)/tests/daemon/test_tree
 CHECK_LONG_TESTS += tests/daemon/test_tree_long.sh
 $(eval $(call cmocka_test,tests/daemon/test_team,$(daemon_world)))
 $(eval $(call cmocka_test,tests/daemon/test_exec,$(daemon_world)))
+$(eval $(call cmocka_test,tests/daemon/test_lifetime,$(daemon_world)))

@@ -576,7 +576,7 @@ static void test_geometry(void **state)
 {
 	const struct geometry *g = *state;
 	uint64_t seed = env_number("ATTND_EXEC_SEED", 0x5eed1 + (uint64_t)(g - geometries));
-	uint32_t steps = (uint32_t)env_number("ATTND_EXEC_STEPS", sanitized() ? 4 : 12);
+	uint32_t steps = (uint32_t)env_number("ATTND_EXEC_STEPS", sanitized() ? 2 : 12);
 	struct fixture *f = malloc(sizeof(*f));
 
 	assert_non_null(f);
