@@ -246,9 +246,11 @@ ATTND_INLINE void attnd_score_block(enum attnd_operand op, int m, int nv, const 
 	for (uint32_t d = 0; d < k_rows; d++) {
 		size_t at = d * (size_t)ATTND_ROW_BYTES(op);
 
-		ATTND_UNROLL
-		for (int j = 0; j < nv; j++)
-			_mm_prefetch(next[j] + at, _MM_HINT_T1);
+		if (next != k) {
+			ATTND_UNROLL
+			for (int j = 0; j < nv; j++)
+				_mm_prefetch(next[j] + at, _MM_HINT_T1);
+		}
 		attnd_multiply(op, m, nv, sum, q + d * ATTND_X_BYTES(op), t->q_stride, k, at);
 	}
 	ATTND_UNROLL
@@ -323,9 +325,11 @@ ATTND_INLINE void attnd_value_block(enum attnd_operand op, int m, int nv, const 
 		for (uint32_t u = 0; u < rows; u++) {
 			size_t at = u * (size_t)ATTND_ROW_BYTES(op);
 
-			ATTND_UNROLL
-			for (int c = 0; c < nv; c++)
-				_mm_prefetch(ahead[c] + at, _MM_HINT_T1);
+			if (next != v) {
+				ATTND_UNROLL
+				for (int c = 0; c < nv; c++)
+					_mm_prefetch(ahead[c] + at, _MM_HINT_T1);
+			}
 			attnd_multiply(op, m, nv, sum, p, ATTND_X86_STEP * sizeof(float), strip, at);
 			p += ATTND_X_BYTES(op);
 		}

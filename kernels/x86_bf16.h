@@ -137,9 +137,11 @@ static inline void attnd_pack_bf16(const char *const *query, uint32_t rows, uint
 	for (uint32_t r = 0; r < rows; r++, to += q_stride)
 		for (uint32_t d = 0; d < dims; d += 32) {
 			const char *q = query[r] + d * sizeof(uint16_t);
+			const char *ahead = query[r + 8 < rows ? r + 8 : r];
 			__m512i x = dims >= d + 32 ? _mm512_loadu_si512(q)
 						   : _mm512_maskz_loadu_epi16((1u << (dims - d)) - 1, q);
 
+			_mm_prefetch(ahead + d * sizeof(uint16_t), _MM_HINT_T0); /* rows lie far apart */
 			_mm512_store_si512(to + d * sizeof(uint16_t), x);
 		}
 }

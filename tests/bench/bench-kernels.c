@@ -456,42 +456,55 @@ struct extend {
 	char *queries, *partials[THREADS], *sums[THREADS];
 };
 
-/* Heads are split over threads; every row sees the prefix and the new tokens up to its own. */
-static void extend_heads(void *arg, int t, int n)
+/* One head over all chunks, whose partials stay in L2 meanwhile. */
+static void extend_head(const struct extend *e, int t, const struct attnd_attn *attn, uint32_t head)
 {
-	struct extend *e = arg;
 	const struct cache *c = e->c;
-	uint32_t heads = HEADS / (uint32_t)n, all = e->rows * heads * c->fmt.spec.group, end = e->prefix + e->rows;
-	struct attnd_attn attn = attention(e->q);
+	uint32_t all = e->rows * c->fmt.spec.group, end = e->prefix + e->rows, of_chunk = c->fmt.chunk;
 	struct attnd_attend_args a = {
 		.fmt = &c->fmt,
-		.attn = &attn,
+		.attn = attn,
 		.flags = c->flags,
 		.rows = e->row[t],
 		.scratch = bench.scratch[t],
 		.num_rows = e->rows,
-		.head = heads * (uint32_t)t,
-		.num_heads = heads,
+		.head = head,
+		.num_heads = 1,
 	};
 
 	c->ops.init(&c->fmt, e->sums[t], all);
-	for (uint32_t at = 0; at < end; at += c->fmt.chunk) {
+	for (uint32_t at = 0; at < end; at += of_chunk) {
 		a.start = a.begin = at;
-		a.end = at + c->fmt.chunk < end ? at + c->fmt.chunk : end;
+		a.end = at + of_chunk < end ? at + of_chunk : end;
 		a.blocks = c->pieces[1][0] + at / c->fmt.spec.block_size;
 		a.num_blocks = (a.end - at + c->fmt.spec.block_size - 1) / c->fmt.spec.block_size;
 		a.next = a.blocks + a.num_blocks;
-		a.num_next = a.end < end ? c->fmt.chunk / c->fmt.spec.block_size : 0;
+		a.num_next = a.end < end ? of_chunk / c->fmt.spec.block_size : 0;
 		c->ops.init(&c->fmt, e->partials[t], all);
 		c->ops.attend[e->q](&a);
 		c->ops.merge(&c->fmt, e->sums[t], e->partials[t], all);
 	}
 }
 
+/* Heads are split over threads; every row sees the prefix and the new tokens up to its own. */
+static void extend_heads(void *arg, int t, int n)
+{
+	const struct extend *e = arg;
+	uint32_t heads = HEADS / (uint32_t)n;
+	struct attnd_attn attn = attention(e->q);
+	size_t head = (size_t)e->c->fmt.spec.group * DIM * attnd_kdtype_bytes(e->q);
+
+	for (uint32_t h = heads * (uint32_t)t; h < heads * ((uint32_t)t + 1); h++) {
+		for (uint32_t i = 0; i < e->rows; i++)
+			e->row[t][i].q = e->queries + (i * (size_t)HEADS + h) * head;
+		extend_head(e, t, &attn, h);
+	}
+}
+
 static void make_extend(struct extend *e, struct cache *c, enum attnd_kdtype q, uint32_t rows, uint32_t prefix)
 {
-	size_t heads = (size_t)HEADS * c->fmt.spec.group, values = heads * rows * DIM;
-	size_t partials = heads * rows * c->fmt.partial_bytes;
+	size_t values = (size_t)HEADS * c->fmt.spec.group * rows * DIM;
+	size_t partials = (size_t)c->fmt.spec.group * rows * c->fmt.partial_bytes;
 
 	*e = (struct extend){.c = c, .q = q, .rows = rows, .prefix = prefix};
 	e->queries = malloc(values * sizeof(float));
@@ -500,23 +513,13 @@ static void make_extend(struct extend *e, struct cache *c, enum attnd_kdtype q, 
 		e->row[t] = calloc(rows, sizeof(*e->row[t]));
 		e->partials[t] = aligned_alloc(64, partials);
 		e->sums[t] = aligned_alloc(64, partials);
-	}
-}
-
-/* The rows as each of `threads` threads sees them. */
-static void share_extend(struct extend *e, int threads)
-{
-	size_t heads = (size_t)HEADS / (size_t)threads * e->c->fmt.spec.group;
-	size_t token = (size_t)HEADS * e->c->fmt.spec.group * DIM * attnd_kdtype_bytes(e->q);
-
-	for (int t = 0; t < threads; t++)
-		for (uint32_t i = 0; i < e->rows; i++)
+		for (uint32_t i = 0; i < rows; i++)
 			e->row[t][i] = (struct attnd_qrow){
-				.q = e->queries + i * token + (size_t)t * (token / (size_t)threads),
-				.partial = e->partials[t] + i * heads * e->c->fmt.partial_bytes,
-				.hi = e->prefix + i + 1,
-				.pos = e->prefix + i,
+				.partial = e->partials[t] + i * c->fmt.spec.group * (size_t)c->fmt.partial_bytes,
+				.hi = prefix + i + 1,
+				.pos = prefix + i,
 			};
+	}
 }
 
 static void free_extend(struct extend *e)
@@ -571,7 +574,7 @@ static void extend_isa(const struct isa *isa, uint32_t rows, uint32_t prefix, bo
 		double end = now_seconds() + seconds / bench.threads;
 
 		ratio.n = rate.n = 0;
-		share_extend(&e, threads);
+		team_run(threads, extend_heads, &e); /* its memory's first touch is not measured */
 		do {
 			double peak = peak_rate(isa->peak, threads);
 			double flops = extend_flops(&e) / team_run(threads, extend_heads, &e);
