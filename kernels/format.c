@@ -50,18 +50,12 @@ bool attnd_fits_any(uint64_t features, const struct attnd_kv_format *fmt)
 bool attnd_fits_packed(uint64_t features, const struct attnd_kv_format *fmt)
 {
 	(void)features;
-	return fmt->spec.layout == ATTND_K_PACKED && !fmt->spec.v_in_k;
-}
-
-bool attnd_fits_packed_any(uint64_t features, const struct attnd_kv_format *fmt)
-{
-	(void)features;
 	return fmt->spec.layout == ATTND_K_PACKED;
 }
 
 bool attnd_fits_fast_dpbf16(uint64_t features, const struct attnd_kv_format *fmt)
 {
-	return !(features & ATTND_CPU(SLOW_DPBF16)) && attnd_fits_packed_any(features, fmt);
+	return !(features & ATTND_CPU(SLOW_DPBF16)) && attnd_fits_packed(features, fmt);
 }
 
 bool attnd_fits_rvv(uint64_t features, const struct attnd_kv_format *fmt)

@@ -69,54 +69,54 @@
 #define ATTND_NEED_BF16_BYTES (ATTND_CPU(AVX512_BF16) | ATTND_CPU(AVX512_VBMI))
 #define ATTND_NEED_AMX	      (ATTND_NEED_BF16_BYTES | ATTND_CPU(AMX_BF16))
 #define ATTND_KERNELS_AVX2(X)                                                                             \
-	X(attend, f32_f32, avx2, AVX2, F32, F32, ATTND_CPU(AVX2), packed_any)                                        \
-	X(attend, f32_f16, avx2, AVX2, F32, F16, ATTND_CPU(AVX2), packed_any)                                        \
-	X(attend, f32_bf16, avx2, AVX2, F32, BF16, ATTND_CPU(AVX2), packed_any)                                      \
-	X(attend, f32_int8, avx2, AVX2, F32, INT8, ATTND_CPU(AVX2), packed_any)                                      \
-	X(attend, f32_e4m3, avx2, AVX2, F32, FP8_E4M3, ATTND_CPU(AVX2), packed_any)                                  \
-	X(attend, f32_e5m2, avx2, AVX2, F32, FP8_E5M2, ATTND_CPU(AVX2), packed_any)                                  \
-	X(attend, f16_f32, avx2, AVX2, F16, F32, ATTND_CPU(AVX2), packed_any)                                        \
-	X(attend, f16_f16, avx2, AVX2, F16, F16, ATTND_CPU(AVX2), packed_any)                                        \
-	X(attend, f16_bf16, avx2, AVX2, F16, BF16, ATTND_CPU(AVX2), packed_any)                                      \
-	X(attend, f16_int8, avx2, AVX2, F16, INT8, ATTND_CPU(AVX2), packed_any)                                      \
-	X(attend, f16_e4m3, avx2, AVX2, F16, FP8_E4M3, ATTND_CPU(AVX2), packed_any)                                  \
-	X(attend, f16_e5m2, avx2, AVX2, F16, FP8_E5M2, ATTND_CPU(AVX2), packed_any)                                  \
-	X(attend, bf16_f32, avx2, AVX2, BF16, F32, ATTND_CPU(AVX2), packed_any)                                      \
-	X(attend, bf16_f16, avx2, AVX2, BF16, F16, ATTND_CPU(AVX2), packed_any)                                      \
-	X(attend, bf16_bf16, avx2, AVX2, BF16, BF16, ATTND_CPU(AVX2), packed_any)                                    \
-	X(attend, bf16_int8, avx2, AVX2, BF16, INT8, ATTND_CPU(AVX2), packed_any)                                    \
-	X(attend, bf16_e4m3, avx2, AVX2, BF16, FP8_E4M3, ATTND_CPU(AVX2), packed_any)                                \
-	X(attend, bf16_e5m2, avx2, AVX2, BF16, FP8_E5M2, ATTND_CPU(AVX2), packed_any)  \
+	X(attend, f32_f32, avx2, AVX2, F32, F32, ATTND_CPU(AVX2), packed)                                        \
+	X(attend, f32_f16, avx2, AVX2, F32, F16, ATTND_CPU(AVX2), packed)                                        \
+	X(attend, f32_bf16, avx2, AVX2, F32, BF16, ATTND_CPU(AVX2), packed)                                      \
+	X(attend, f32_int8, avx2, AVX2, F32, INT8, ATTND_CPU(AVX2), packed)                                      \
+	X(attend, f32_e4m3, avx2, AVX2, F32, FP8_E4M3, ATTND_CPU(AVX2), packed)                                  \
+	X(attend, f32_e5m2, avx2, AVX2, F32, FP8_E5M2, ATTND_CPU(AVX2), packed)                                  \
+	X(attend, f16_f32, avx2, AVX2, F16, F32, ATTND_CPU(AVX2), packed)                                        \
+	X(attend, f16_f16, avx2, AVX2, F16, F16, ATTND_CPU(AVX2), packed)                                        \
+	X(attend, f16_bf16, avx2, AVX2, F16, BF16, ATTND_CPU(AVX2), packed)                                      \
+	X(attend, f16_int8, avx2, AVX2, F16, INT8, ATTND_CPU(AVX2), packed)                                      \
+	X(attend, f16_e4m3, avx2, AVX2, F16, FP8_E4M3, ATTND_CPU(AVX2), packed)                                  \
+	X(attend, f16_e5m2, avx2, AVX2, F16, FP8_E5M2, ATTND_CPU(AVX2), packed)                                  \
+	X(attend, bf16_f32, avx2, AVX2, BF16, F32, ATTND_CPU(AVX2), packed)                                      \
+	X(attend, bf16_f16, avx2, AVX2, BF16, F16, ATTND_CPU(AVX2), packed)                                      \
+	X(attend, bf16_bf16, avx2, AVX2, BF16, BF16, ATTND_CPU(AVX2), packed)                                    \
+	X(attend, bf16_int8, avx2, AVX2, BF16, INT8, ATTND_CPU(AVX2), packed)                                    \
+	X(attend, bf16_e4m3, avx2, AVX2, BF16, FP8_E4M3, ATTND_CPU(AVX2), packed)                                \
+	X(attend, bf16_e5m2, avx2, AVX2, BF16, FP8_E5M2, ATTND_CPU(AVX2), packed)  \
 	X(merge, any, avx2, AVX2, ANY, ANY, ATTND_CPU(AVX2), any) \
-	X(write, bf16, avx2, AVX2, ANY, BF16, ATTND_CPU(AVX2), packed_any)
+	X(write, bf16, avx2, AVX2, ANY, BF16, ATTND_CPU(AVX2), packed)
 #define ATTND_KERNELS_AVX512(X)                                                                          \
-	X(attend, f32_f32, avx512, AVX512, F32, F32, ATTND_CPU(AVX512), packed_any)                                  \
-	X(attend, f32_f16, avx512, AVX512, F32, F16, ATTND_CPU(AVX512), packed_any)                                  \
-	X(attend, f32_bf16, avx512, AVX512, F32, BF16, ATTND_CPU(AVX512), packed_any)                                \
-	X(attend, f32_int8, avx512, AVX512, F32, INT8, ATTND_CPU(AVX512), packed_any)                                \
-	X(attend, f32_e4m3, avx512, AVX512, F32, FP8_E4M3, ATTND_CPU(AVX512), packed_any)                            \
-	X(attend, f32_e5m2, avx512, AVX512, F32, FP8_E5M2, ATTND_CPU(AVX512), packed_any)                            \
-	X(attend, f16_f32, avx512, AVX512, F16, F32, ATTND_CPU(AVX512), packed_any)                                  \
-	X(attend, f16_f16, avx512, AVX512, F16, F16, ATTND_CPU(AVX512), packed_any)                                  \
-	X(attend, f16_bf16, avx512, AVX512, F16, BF16, ATTND_CPU(AVX512), packed_any)                                \
-	X(attend, f16_int8, avx512, AVX512, F16, INT8, ATTND_CPU(AVX512), packed_any)                                \
-	X(attend, f16_e4m3, avx512, AVX512, F16, FP8_E4M3, ATTND_CPU(AVX512), packed_any)                            \
-	X(attend, f16_e5m2, avx512, AVX512, F16, FP8_E5M2, ATTND_CPU(AVX512), packed_any)                            \
-	X(attend, bf16_f32, avx512, AVX512, BF16, F32, ATTND_CPU(AVX512), packed_any)                                \
-	X(attend, bf16_f16, avx512, AVX512, BF16, F16, ATTND_CPU(AVX512), packed_any)                                \
-	X(attend, bf16_bf16, avx512, AVX512, BF16, BF16, ATTND_CPU(AVX512), packed_any)                              \
-	X(attend, bf16_int8, avx512, AVX512, BF16, INT8, ATTND_CPU(AVX512), packed_any)                              \
-	X(attend, bf16_e4m3, avx512, AVX512, BF16, FP8_E4M3, ATTND_CPU(AVX512), packed_any)                          \
-	X(attend, bf16_e5m2, avx512, AVX512, BF16, FP8_E5M2, ATTND_CPU(AVX512), packed_any)                          \
+	X(attend, f32_f32, avx512, AVX512, F32, F32, ATTND_CPU(AVX512), packed)                                  \
+	X(attend, f32_f16, avx512, AVX512, F32, F16, ATTND_CPU(AVX512), packed)                                  \
+	X(attend, f32_bf16, avx512, AVX512, F32, BF16, ATTND_CPU(AVX512), packed)                                \
+	X(attend, f32_int8, avx512, AVX512, F32, INT8, ATTND_CPU(AVX512), packed)                                \
+	X(attend, f32_e4m3, avx512, AVX512, F32, FP8_E4M3, ATTND_CPU(AVX512), packed)                            \
+	X(attend, f32_e5m2, avx512, AVX512, F32, FP8_E5M2, ATTND_CPU(AVX512), packed)                            \
+	X(attend, f16_f32, avx512, AVX512, F16, F32, ATTND_CPU(AVX512), packed)                                  \
+	X(attend, f16_f16, avx512, AVX512, F16, F16, ATTND_CPU(AVX512), packed)                                  \
+	X(attend, f16_bf16, avx512, AVX512, F16, BF16, ATTND_CPU(AVX512), packed)                                \
+	X(attend, f16_int8, avx512, AVX512, F16, INT8, ATTND_CPU(AVX512), packed)                                \
+	X(attend, f16_e4m3, avx512, AVX512, F16, FP8_E4M3, ATTND_CPU(AVX512), packed)                            \
+	X(attend, f16_e5m2, avx512, AVX512, F16, FP8_E5M2, ATTND_CPU(AVX512), packed)                            \
+	X(attend, bf16_f32, avx512, AVX512, BF16, F32, ATTND_CPU(AVX512), packed)                                \
+	X(attend, bf16_f16, avx512, AVX512, BF16, F16, ATTND_CPU(AVX512), packed)                                \
+	X(attend, bf16_bf16, avx512, AVX512, BF16, BF16, ATTND_CPU(AVX512), packed)                              \
+	X(attend, bf16_int8, avx512, AVX512, BF16, INT8, ATTND_CPU(AVX512), packed)                              \
+	X(attend, bf16_e4m3, avx512, AVX512, BF16, FP8_E4M3, ATTND_CPU(AVX512), packed)                          \
+	X(attend, bf16_e5m2, avx512, AVX512, BF16, FP8_E5M2, ATTND_CPU(AVX512), packed)                          \
 	X(attend, bf16_bf16, avx512bf16, AVX512, BF16, BF16,     ATTND_CPU(AVX512_BF16), fast_dpbf16)        \
 	X(attend, bf16_int8, avx512bf16, AVX512, BF16, INT8,     ATTND_NEED_BF16_BYTES, fast_dpbf16)         \
 	X(attend, bf16_e4m3, avx512bf16, AVX512, BF16, FP8_E4M3, ATTND_NEED_BF16_BYTES, fast_dpbf16)         \
 	X(attend, bf16_e5m2, avx512bf16, AVX512, BF16, FP8_E5M2, ATTND_NEED_BF16_BYTES, fast_dpbf16)
 #define ATTND_KERNELS_AMX(X) \
-	X(attend, bf16_bf16, amx, AMX, BF16, BF16, ATTND_NEED_AMX, packed_any) \
-	X(attend, bf16_int8, amx, AMX, BF16, INT8, ATTND_NEED_AMX, packed_any) \
-	X(attend, bf16_e4m3, amx, AMX, BF16, FP8_E4M3, ATTND_NEED_AMX, packed_any) \
-	X(attend, bf16_e5m2, amx, AMX, BF16, FP8_E5M2, ATTND_NEED_AMX, packed_any)
+	X(attend, bf16_bf16, amx, AMX, BF16, BF16, ATTND_NEED_AMX, packed) \
+	X(attend, bf16_int8, amx, AMX, BF16, INT8, ATTND_NEED_AMX, packed) \
+	X(attend, bf16_e4m3, amx, AMX, BF16, FP8_E4M3, ATTND_NEED_AMX, packed) \
+	X(attend, bf16_e5m2, amx, AMX, BF16, FP8_E5M2, ATTND_NEED_AMX, packed)
 #define ATTND_KERNELS_ARCH(X) ATTND_KERNELS_AVX2(X) ATTND_KERNELS_AVX512(X) ATTND_KERNELS_AMX(X)
 #elif defined(__riscv) && __riscv_xlen == 64
 #define ATTND_KERNELS_ARCH(X)                                                                    \
@@ -154,8 +154,7 @@
 /* Predicates of `fits`, in format.c: may this kernel serve this format, with these features? */
 typedef bool attnd_fits_fn(uint64_t features, const struct attnd_kv_format *fmt);
 attnd_fits_fn attnd_fits_any;
-attnd_fits_fn attnd_fits_packed;      /* packed, V stored apart from K */
-attnd_fits_fn attnd_fits_packed_any;  /* packed */
+attnd_fits_fn attnd_fits_packed;      /* packed */
 attnd_fits_fn attnd_fits_fast_dpbf16; /* packed, where vdpbf16ps beats f32 FMA */
 attnd_fits_fn attnd_fits_rvv;	      /* packed, not interleaved */
 attnd_fits_fn attnd_fits_rvv_pairs;   /* packed, two dims or tokens side by side */

@@ -536,7 +536,7 @@ static double extend_flops(const struct extend *e)
 {
 	double keys = (double)e->rows * e->prefix + (double)e->rows * (e->rows + 1) / 2;
 
-	return keys * 4 * DIM * HEADS * e->c->fmt.spec.group;
+	return keys * (4.0 * (double)DIM * (double)HEADS * e->c->fmt.spec.group);
 }
 
 /* ---- P3: extend beside the peak of the instructions in use ---- */
@@ -614,7 +614,8 @@ static void goal_extend(double seconds)
 
 static double decode_flops(const struct walk *w)
 {
-	return 4.0 * DIM * HEADS * w->c->fmt.spec.group * w->c->blocks * w->c->fmt.spec.block_size * w->layers;
+	return 4.0 * (double)DIM * (double)HEADS * w->c->fmt.spec.group * w->c->blocks * w->c->fmt.spec.block_size *
+	       w->layers;
 }
 
 /* Seconds a FLOP of bf16 decode. */

@@ -167,7 +167,7 @@ double peak_run(enum peak p, uint32_t loops)
 	static const int flops[PEAKS] = {16, 32, 64};
 
 	run[p](loops);
-	return (double)loops * CHAINS * flops[p];
+	return (double)loops * (double)CHAINS * flops[p];
 }
 
 #else
