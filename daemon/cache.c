@@ -271,26 +271,16 @@ static void list_extent(struct cache *c, uint32_t i)
 	struct attnd_extent *list = (struct attnd_extent *)((char *)m + m->extents_offset);
 
 	list[(size_t)c->id * m->num_slabs + i] = c->ext[i].mem;
-	__atomic_store_n(&m->caches[c->id].num_extents, i + 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&m->caches[c->id].num_extents, c->num_ext, __ATOMIC_RELEASE);
 }
 
-/* An extent without a slab, made if there is none. */
-static int vacant_extent(struct cache *c, uint32_t *ret)
+/* Descriptors, tokens and flags of a slab's blocks. */
+static int fill_extent(struct cache *c, struct block_extent *ret)
 {
-	uint32_t n = c->blocks_per_slab, i;
+	uint32_t n = c->blocks_per_slab;
 	uint64_t bytes = n * (sizeof(struct attnd_block) + c->block_size * sizeof(uint64_t) + c->flag_bytes);
-	struct block_extent e = {.slab = UINT32_MAX};
+	struct block_extent e = {.slab = UINT32_MAX, .aux = calloc(n, sizeof(*e.aux))};
 
-	for (i = 0; i < c->num_ext; i++) {
-		if (c->ext[i].slab == UINT32_MAX) {
-			*ret = i;
-			return 0;
-		}
-	}
-	if ((i + 1ull) * n >= NONE || (c->num_ext == c->cap_ext && grow_extents(c)) ||
-	    attnd_index_reserve(&c->index, (i + 1) * n))
-		return -ENOMEM;
-	e.aux = calloc(n, sizeof(*e.aux));
 	if (!e.aux)
 		return -ENOMEM;
 	if (pool_extent_alloc(c->pool, bytes, &e.mem)) {
@@ -302,10 +292,37 @@ static int vacant_extent(struct cache *c, uint32_t *ret)
 	e.flags = (uint8_t *)(e.tokens + (size_t)n * c->block_size);
 	for (uint32_t b = 0; b < n; b++)
 		atomic_store_explicit(&e.block[b].place, ATTND_PLACE_NONE, memory_order_relaxed);
-	c->ext[c->num_ext++] = e;
+	*ret = e;
+	return 0;
+}
+
+/* An extent without a slab: one that lost it, else a new one. */
+static int vacant_extent(struct cache *c, uint32_t *ret)
+{
+	uint32_t n = c->blocks_per_slab, i;
+
+	for (i = 0; i < c->num_ext && c->ext[i].slab != UINT32_MAX; i++)
+		;
+	if (i == c->num_ext && ((i + 1ull) * n >= NONE || (i == c->cap_ext && grow_extents(c)) ||
+				attnd_index_reserve(&c->index, (i + 1) * n)))
+		return -ENOMEM;
+	if (fill_extent(c, &c->ext[i]))
+		return -ENOMEM;
+	c->num_ext += i == c->num_ext;
 	list_extent(c, i);
 	*ret = i;
 	return 0;
+}
+
+/* Its slab is gone: other caches may need the memory. Blocks of it have no children any more. */
+static void empty_extent(struct cache *c, uint32_t i)
+{
+	struct block_extent *e = &c->ext[i];
+
+	pool_extent_free(c->pool, &e->mem);
+	free(e->aux);
+	*e = (struct block_extent){.slab = UINT32_MAX};
+	list_extent(c, i);
 }
 
 static int add_slab(struct cache *c)
@@ -317,8 +334,10 @@ static int add_slab(struct cache *c)
 	if (!c->pool->num_free || vacant_extent(c, &i))
 		return -ENOMEM;
 	slab = pool_take_slab(c->pool, c->id, i);
-	if (slab < 0)
+	if (slab < 0) {
+		empty_extent(c, i);
 		return -ENOMEM;
+	}
 	e = &c->ext[i];
 	e->slab = (uint32_t)slab;
 	/*
@@ -351,13 +370,12 @@ static void give_slab(struct cache *c, uint32_t ext)
 			continue;
 		}
 		*p = cache_aux(c, id)->next;
-		cache_aux(c, id)->state = BLOCK_VACANT;
 		atomic_store_explicit(&cache_block(c, id)->place, ATTND_PLACE_NONE, memory_order_release);
 		c->free--;
 	}
 	c->total -= c->blocks_per_slab;
 	pool_return_slab(c->pool, e->slab);
-	e->slab = UINT32_MAX;
+	empty_extent(c, ext);
 }
 
 /* Blocks that grants of `c` do not need: what it may lose. */
@@ -630,10 +648,10 @@ void cache_destroy(struct cache *c)
 	while (cache_evict(c))
 		;
 	for (uint32_t i = 0; i < c->num_ext; i++) {
-		if (c->ext[i].slab != UINT32_MAX)
-			pool_return_slab(c->pool, c->ext[i].slab);
-		pool_extent_free(c->pool, &c->ext[i].mem);
-		free(c->ext[i].aux);
+		if (c->ext[i].slab == UINT32_MAX)
+			continue;
+		pool_return_slab(c->pool, c->ext[i].slab);
+		empty_extent(c, i);
 	}
 	c->pool->caches[c->id] = NULL;
 	attnd_index_destroy(&c->index);
@@ -650,7 +668,7 @@ static bool check_extents(const struct cache *c)
 	for (uint32_t i = 0; i < c->num_ext; i++) {
 		uint32_t held = 0;
 
-		for (uint32_t b = 0; b < c->blocks_per_slab; b++)
+		for (uint32_t b = 0; c->ext[i].aux && b < c->blocks_per_slab; b++)
 			held += aux_hold(&c->ext[i].aux[b]) != 0;
 		if (held != c->ext[i].held)
 			return false;
@@ -690,12 +708,14 @@ const char *cache_check(const struct cache *c)
 	uint64_t free = 0, idle = 0, total = 0, listed = 0, leaves = 0, pub = 0;
 
 	for (uint32_t id = 0; id < c->num_ext * c->blocks_per_slab; id++) {
-		const struct block_aux *a = cache_aux(c, id);
-		const char *bad = check_block(c, id);
+		const struct block_aux *a = cache_ext(c, id)->aux ? cache_aux(c, id) : NULL;
+		const char *bad = a ? check_block(c, id) : NULL;
 
 		if (bad)
 			return bad;
-		total += a->state != BLOCK_VACANT;
+		if (!a)
+			continue;
+		total++;
 		free += a->state == BLOCK_FREE;
 		pub += a->state == BLOCK_PUBLIC;
 		if (a->state == BLOCK_PRIVATE && !a->refs)

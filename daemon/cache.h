@@ -6,7 +6,7 @@
  * Out:  blocks with their places; free + evictable + referenced == total after every call.
  * Next: tree.c links published blocks, engine.c and plan.c hold them.
  *
- * A block is vacant (no place), free, private (held, unpublished) or public (in the tree).
+ * A block is free, private (held, unpublished) or public (in the tree).
  * hold = refs + held children; a public block with hold 0 is evictable, and stands in the LRU
  * list when it is a leaf. One owner: the leader.
  */
@@ -23,7 +23,7 @@
 
 struct ns_table;
 
-enum block_state { BLOCK_VACANT, BLOCK_FREE, BLOCK_PRIVATE, BLOCK_PUBLIC };
+enum block_state { BLOCK_FREE, BLOCK_PRIVATE, BLOCK_PUBLIC };
 
 /* What is derived from the descriptors, or lives no longer than the sequences. */
 struct block_aux {
@@ -46,7 +46,7 @@ struct block_extent {
 	uint8_t *flags; /* [blocks][layers][kv heads] */
 	struct block_aux *aux;
 	struct attnd_extent mem;
-	uint32_t slab; /* UINT32_MAX: its blocks are vacant */
+	uint32_t slab; /* UINT32_MAX: it has lost it, and its blocks are none */
 	uint32_t held; /* blocks that somebody holds */
 };
 

@@ -368,17 +368,30 @@ void pool_return_slab(struct pool *p, uint32_t slab)
 	p->free[p->num_free++] = slab;
 }
 
+/* The front of the first spare piece that is large enough. */
+static bool take_spare(struct pool *p, uint64_t bytes, struct attnd_extent *ret)
+{
+	for (uint32_t i = 0; i < p->num_spare; i++) {
+		struct attnd_extent *e = &p->spare[i];
+
+		if (e->bytes < bytes)
+			continue;
+		*ret = (struct attnd_extent){.offset = e->offset, .bytes = bytes};
+		e->offset += bytes;
+		e->bytes -= bytes;
+		if (!e->bytes)
+			memmove(e, e + 1, (--p->num_spare - i) * sizeof(*e));
+		memset(pool_extent_at(p, ret), 0, bytes);
+		return true;
+	}
+	return false;
+}
+
 int pool_extent_alloc(struct pool *p, uint64_t bytes, struct attnd_extent *ret)
 {
 	bytes = round_up(bytes, 64);
-	for (uint32_t i = 0; i < p->num_spare; i++) {
-		if (p->spare[i].bytes == bytes) {
-			*ret = p->spare[i];
-			p->spare[i] = p->spare[--p->num_spare];
-			memset(pool_extent_at(p, ret), 0, bytes);
-			return 0;
-		}
-	}
+	if (take_spare(p, bytes, ret))
+		return 0;
 	if (bytes > p->meta_region.bytes - p->heap_next)
 		return -ENOMEM;
 	while (p->heap_next + bytes > p->heap_ready) {
@@ -393,16 +406,36 @@ int pool_extent_alloc(struct pool *p, uint64_t bytes, struct attnd_extent *ret)
 	return 0;
 }
 
+static bool grow_spare(struct pool *p)
+{
+	uint32_t cap = p->cap_spare ? p->cap_spare * 2 : 16;
+	struct attnd_extent *s = realloc(p->spare, cap * sizeof(*s));
+
+	if (!s)
+		return false;
+	p->spare = s;
+	p->cap_spare = cap;
+	return true;
+}
+
 void pool_extent_free(struct pool *p, const struct attnd_extent *e)
 {
-	if (p->num_spare == p->cap_spare) {
-		uint32_t cap = p->cap_spare ? p->cap_spare * 2 : 16;
-		struct attnd_extent *s = realloc(p->spare, cap * sizeof(*s));
+	struct attnd_extent *s;
+	uint32_t i = 0;
 
-		if (!s)
-			return; /* lost until the next start */
-		p->spare = s;
-		p->cap_spare = cap;
+	if (p->num_spare == p->cap_spare && !grow_spare(p))
+		return; /* lost until the next start */
+	while (i < p->num_spare && p->spare[i].offset < e->offset)
+		i++;
+	s = &p->spare[i];
+	memmove(s + 1, s, (p->num_spare++ - i) * sizeof(*s));
+	*s = *e;
+	if (i + 1 < p->num_spare && s->offset + s->bytes == s[1].offset) {
+		s->bytes += s[1].bytes;
+		memmove(s + 1, s + 2, (--p->num_spare - i - 1) * sizeof(*s));
 	}
-	p->spare[p->num_spare++] = *e;
+	if (i && s[-1].offset + s[-1].bytes == s->offset) {
+		s[-1].bytes += s->bytes;
+		memmove(s, s + 1, (--p->num_spare - i) * sizeof(*s));
+	}
 }

@@ -38,7 +38,7 @@ struct pool {
 	struct attnd_meta_region *meta;
 	struct attnd_meta_slab *slabs;
 	uint64_t heap_next, heap_ready; /* first unused, first unreserved byte of the meta heap */
-	struct attnd_extent *spare;	/* extents given back */
+	struct attnd_extent *spare;	/* given back; by offset, neighbours joined */
 	uint32_t num_spare, cap_spare;
 	struct cache *caches[ATTND_MAX_POOL_CACHES];
 	const char *backing; /* "hugetlb", "collapsed" or "plain": of the last node that fell short */

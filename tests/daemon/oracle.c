@@ -257,7 +257,7 @@ static void check_refs(const struct oracle *o, const struct world *w, const stru
 	}
 	ORACLE_CHECK(o, outstanding == c->outstanding && granted == c->granted);
 	for (uint32_t id = 0; id < blocks; id++)
-		if (refs[id] != cache_aux(c, id)->refs)
+		if (refs[id] != (cache_ext(c, id)->aux ? cache_aux(c, id)->refs : 0))
 			oracle_fail(o, "block %u has %u references, %u hold it", id, cache_aux(c, id)->refs,
 				    refs[id]);
 	free(refs);
@@ -295,7 +295,7 @@ static void check_visible(const struct oracle *o, const struct cache *c, uint64_
 		struct text t = {.seed = 0};
 		uint32_t from;
 
-		if (cache_aux(c, id)->state != BLOCK_PUBLIC)
+		if (!cache_ext(c, id)->aux || cache_aux(c, id)->state != BLOCK_PUBLIC)
 			continue;
 		ORACLE_CHECK(o, cache_block(c, id)->ns < num_seeds);
 		t.seed = seeds[cache_block(c, id)->ns];

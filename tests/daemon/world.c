@@ -45,6 +45,10 @@ void world_close(struct world *w)
 		cache_destroy(c);
 	}
 	assert_int_equal(w->pool.num_free, w->pool.num_slabs);
+	/* All descriptors' memory is back, in one piece. */
+	assert_in_range(w->pool.num_spare, 0, 1);
+	if (w->pool.num_spare)
+		assert_int_equal(w->pool.spare[0].offset + w->pool.spare[0].bytes, w->pool.heap_next);
 	for (uint32_t i = 1; i < w->ns.num; i++)
 		assert_int_equal(w->ns.entries[i].refs, 0);
 	pool_destroy(&w->pool);
