@@ -220,6 +220,30 @@ struct attnd_params {
 /** Register parameter set `id` (0..1023), replacing an earlier one for later jobs. */
 int attnd_params_set(attnd_t *a, uint32_t id, const struct attnd_params *params);
 
+/* ---- Looking without asking ---- */
+
+/**
+ * How many tokens of a prompt are cached in this cache and namespace: whole blocks, by the realm's
+ * peek table in shared memory, without the daemon (which is asked once for the namespace's key) and
+ * without holding anything. A hint for ordering a queue or choosing a replica: it may be out of date
+ * at once and misses a prefix that the table had no room for; attnd_seq_open is exact.
+ * -EOPNOTSUPP: the daemon keeps no table. -ENOENT: no such cache or namespace. -EINVAL: too long.
+ */
+int attnd_peek(attnd_t *a, uint32_t cache, uint32_t ns, const uint64_t *tokens, uint64_t num_tokens,
+	       uint64_t *ret_cached);
+
+struct attnd_prompt {
+	const uint64_t *tokens;
+	uint64_t num_tokens;
+};
+
+/**
+ * The same for many prompts: ret_cached[i] of each and the number of the one with the longest cached
+ * prefix (of equals the first). Either may be NULL. Nothing is looked up when one is too long.
+ */
+int attnd_peek_many(attnd_t *a, uint32_t cache, uint32_t ns, const struct attnd_prompt *prompts, uint32_t num_prompts,
+		    uint64_t *ret_cached, uint32_t *ret_longest);
+
 /* ---- Sequences ---- */
 
 struct attnd_open_info {

@@ -263,9 +263,9 @@ enum attnd_opcode {
 	ATTND_OP_EXTEND,   /* one layer of any plan */
 	ATTND_OP_CANCEL,
 	ATTND_OPS,
-	/* Reserved numbers; -EOPNOTSUPP until they exist. */
+	/* Among these are reserved numbers, -EOPNOTSUPP until they exist. */
 	ATTND_OP_SEQ_WAIT = 64, /* open that waits for a twin */
-	ATTND_OP_PEEK_KEY,
+	ATTND_OP_PEEK_KEY,	/* what looks up a namespace's prefixes in the peek table */
 	ATTND_OP_PIN,
 	ATTND_OP_UNPIN,
 	ATTND_OP_EXPORT,
@@ -337,6 +337,13 @@ struct attnd_sqe {
 			uint32_t reserved;
 			uint64_t reserved2[5];
 		} cancel;
+		struct { /* PEEK_KEY */
+			uint32_t ns;
+			uint16_t cache;
+			uint16_t reserved;
+			uint64_t key; /* struct attnd_wire_peek_key, written by the daemon */
+			uint64_t reserved2[4];
+		} peek;
 		uint64_t u64[6];
 	};
 };
@@ -355,6 +362,7 @@ ATTND_WIRE_AT(struct attnd_sqe, sequence.new_key, 48);
 ATTND_WIRE_AT(struct attnd_sqe, obj.payload, 24);
 ATTND_WIRE_AT(struct attnd_sqe, grant.tokens, 24);
 ATTND_WIRE_AT(struct attnd_sqe, scales.v_scale, 24);
+ATTND_WIRE_AT(struct attnd_sqe, peek.key, 24);
 
 enum {			     /* sqe.flags */
        ATTND_JOB_LAST = 1,   /* the plan's last job: success makes its tokens part of the sequences */
@@ -495,6 +503,19 @@ struct attnd_wire_row_status {
 };
 ATTND_WIRE_SIZE(struct attnd_wire_row_status, 8);
 
+/*
+ * PEEK_KEY's answer. The prefix that ends with a full block has the hash
+ *     SipHash-2-4(key, hash of the prefix before the block (0: none) | the block's tokens), or 1 if that is 0
+ * with the tokens as 32-bit words where all of the block's fit, else as 64-bit words.
+ */
+struct attnd_wire_peek_key {
+	uint8_t key[16];
+	uint32_t block_size;
+	uint32_t reserved[3];
+};
+ATTND_WIRE_SIZE(struct attnd_wire_peek_key, 32);
+ATTND_WIRE_AT(struct attnd_wire_peek_key, block_size, 16);
+
 /* ---- The session region: header, then SQ entries, then CQ entries ---- */
 
 struct attnd_session_region {
@@ -541,13 +562,19 @@ ATTND_WIRE_AT(struct attnd_session_region, cq_head, 512);
 	X(evicted_blocks, "blocks evicted")                   \
 	X(copied_blocks, "blocks copied on write")            \
 	X(sessions, "sessions connected")                     \
-	X(sequences, "sequences open")
+	X(sequences, "sequences open")                        \
+	X(peek_lost, "entries that the peek table lost for others")
 
+/*
+ * The peek table stands behind it: uint64_t [peek_entries], in buckets of 8. The hash h of a prefix
+ * is in bucket h mod n or (h >> 32) mod n of the n buckets; 0 is a free entry. A hint: entries come
+ * and go, and one may be lost for another.
+ */
 struct attnd_lookup_region {
 	uint64_t magic; /* stored last, with release */
 	uint16_t abi_major, abi_minor;
-	uint32_t peek_offset; /* 0: no peek table */
-	uint64_t peek_entries;
+	uint32_t peek_offset;  /* bytes from the region's start, a multiple of 64; 0: no peek table */
+	uint64_t peek_entries; /* a power of two */
 	uint64_t instance;
 	uint8_t pad[128 - 32];
 	struct attnd_counters {
