@@ -5,8 +5,8 @@
  * In:   the public header, the wire, the shared-memory primitives.
  * Out:  struct attnd and the cl_ functions, none of them exported.
  * Next: conn.c and handshake.c (socket), ring.c (entries), jobs.c (requests), arena.c and heap.c
- *       (memory), objects.c, params.c, seq.c, plan.c, attend.c, peek.c (the calls), private.c,
- *       strerror.c.
+ *       (memory), objects.c, params.c, seq.c, plan.c, attend.c, peek.c, export.c, slots.c (the
+ *       calls), private.c, strerror.c.
  */
 #ifndef ATTND_CLIENT_INTERNAL_H
 #define ATTND_CLIENT_INTERNAL_H
