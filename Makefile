@@ -79,7 +79,7 @@ EXAMPLE_OBJS := $(call objs,client/examples)
 CFLAGS_client_examples_attention_attnd := -Iclient # as with the installed header
 
 DAEMON_LIBS := -luring -lnuma -lhugetlbfs -lsystemd -lsodium -linih -ljansson -lm
-CLIENT_LIBS :=
+CLIENT_LIBS := -lsodium
 RUNNER_LIBS := -lsodium -lopenblas -ljansson -lm
 
 PROGRAMS := $(O)/attnd $(O)/attnctl $(O)/attnd-runner

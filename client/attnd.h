@@ -220,6 +220,30 @@ struct attnd_params {
 /** Register parameter set `id` (0..1023), replacing an earlier one for later jobs. */
 int attnd_params_set(attnd_t *a, uint32_t id, const struct attnd_params *params);
 
+/* ---- Looking without asking ---- */
+
+/**
+ * How many tokens of a prompt are cached in this cache and namespace: whole blocks, by the realm's
+ * peek table in shared memory, without the daemon (which is asked once for the namespace's key) and
+ * without holding anything. A hint for ordering a queue or choosing a replica: it may be out of date
+ * at once and misses a prefix that the table had no room for; attnd_seq_open is exact.
+ * -EOPNOTSUPP: the daemon keeps no table. -ENOENT: no such cache or namespace. -EINVAL: too long.
+ */
+int attnd_peek(attnd_t *a, uint32_t cache, uint32_t ns, const uint64_t *tokens, uint64_t num_tokens,
+	       uint64_t *ret_cached);
+
+struct attnd_prompt {
+	const uint64_t *tokens;
+	uint64_t num_tokens;
+};
+
+/**
+ * The same for many prompts: ret_cached[i] of each and the number of the one with the longest cached
+ * prefix (of equals the first). Either may be NULL. Nothing is looked up when one is too long.
+ */
+int attnd_peek_many(attnd_t *a, uint32_t cache, uint32_t ns, const struct attnd_prompt *prompts, uint32_t num_prompts,
+		    uint64_t *ret_cached, uint32_t *ret_longest);
+
 /* ---- Sequences ---- */
 
 struct attnd_open_info {
@@ -330,6 +354,76 @@ int attnd_decode_once(attnd_t *a, uint32_t cache, const struct attnd_row *rows, 
 		      const struct attnd_attend *job, struct attnd_row_status *ret_status);
 int attnd_extend_once(attnd_t *a, uint32_t cache, const struct attnd_row *rows, uint32_t num_rows,
 		      const struct attnd_attend *job, struct attnd_row_status *ret_status);
+
+/* ---- K and V as data ---- */
+
+/**
+ * One layer of a run of tokens, in arena memory. Each part begins at the next multiple of 64 bytes:
+ *     K         [num_tokens][num_kv_heads][head_dim]    in the cache's dtype
+ *     V         [num_tokens][num_kv_heads][head_dim_v]  the same; absent with v_in_k
+ *     K scales  [num_tokens][num_kv_heads] float        with dynamic scales only
+ *     V scales  [num_tokens][num_kv_heads] float        the same; absent with v_in_k
+ */
+struct attnd_kv {
+	uint32_t cache, layer;
+	uint64_t key;	      /* export: the sequence */
+	uint64_t start;	      /* export: its first token */
+	uint32_t num_tokens;  /* 1..2^20; import: those of all the plan's rows, in the plan's order */
+	void *data;	      /* attnd_kv_bytes, from attnd_alloc; the job's until it has completed */
+	uint64_t deadline_us; /* 0: the default */
+};
+
+/** Bytes of an attnd_kv's data, for a cache that this connection opened. -ENOENT, -EINVAL. */
+int attnd_kv_bytes(attnd_t *a, uint32_t cache, uint32_t num_tokens, size_t *ret);
+
+/**
+ * Read tokens [start, start + num_tokens) that the sequence holds, bit for bit as they are stored.
+ * Tokens of a plan that has not ended are not among them. -ERANGE: the sequence holds fewer.
+ */
+int attnd_export(attnd_t *a, const struct attnd_kv *kv);
+int attnd_export_async(attnd_t *a, const struct attnd_kv *kv, attnd_job_t *ret_job);
+
+/**
+ * Store exported data as one layer of a live plan, without attention: open the sequence, plan its
+ * row, import each layer, the last one with ATTND_LAST. What the plan took over from the cache is
+ * left as it is. The cache needs the geometry, dtype and scale mode of the one exported from, and
+ * the same static scales. Parameter set `params` is overwritten.
+ */
+int attnd_import(attnd_t *a, uint32_t plan, uint32_t params, uint32_t flags, const struct attnd_kv *kv);
+
+/* ---- Block tables in other systems' words ---- */
+
+enum attnd_slot_unit {
+	ATTND_SLOT_TOKENS, /* a token's slot: block id * block_size + slot in the block */
+	ATTND_SLOT_BLOCKS, /* block ids */
+};
+
+/**
+ * What attnd_slot_table fills in: arrays in arena memory; all but kv_indices may be NULL.
+ *     req_to_token           TOKENS with a width
+ *     block_table            BLOCKS with a width
+ *     kv_indptr, kv_indices  of pages: BLOCKS, of tokens: TOKENS, with width 0
+ */
+struct attnd_slot_table {
+	enum attnd_slot_unit unit;
+	uint32_t width;	   /* entries of each of the batch, filled up with -1; 0: one behind the other */
+	uint32_t plan;	   /* its tag, when no keys are given */
+	uint32_t capacity; /* of kv_indices, entries; at most 2^20 */
+	int32_t *kv_indices;
+	int32_t *seq_lens;  /* [num], tokens */
+	int32_t *kv_indptr; /* [num + 1]: where each begins in kv_indices */
+	int32_t *qo_indptr; /* [num + 1]: where each row's tokens begin in the plan's q and out; of keys: 0 */
+};
+
+/**
+ * Tables of `num` (1..4096) sequences, as far as they are computed; or, with keys NULL, of the rows
+ * of a live plan of this connection with the plan's tokens (a refused row has none). They hold until
+ * the sequences' next plan, trim or close. ret_entries (may be NULL): entries of kv_indices.
+ * -ENOENT: a sequence, -ESTALE: the plan; -ERANGE: one is longer than width; -ENOSPC: capacity
+ * (attnd_strerror has the number needed).
+ */
+int attnd_slot_table(attnd_t *a, uint32_t cache, const uint64_t *keys, uint32_t num, const struct attnd_slot_table *t,
+		     uint32_t *ret_entries);
 
 /* ---- Completion ---- */
 

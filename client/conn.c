@@ -120,6 +120,7 @@ static void destroy(struct attnd *a)
 	cl_plans_destroy(a);
 	cl_seqs_destroy(a);
 	cl_objects_destroy(a);
+	cl_peek_destroy(a);
 	cl_arena_destroy(a);
 	if (a->same_process)
 		munmap((void *)(uintptr_t)a->same_process, (size_t)sysconf(_SC_PAGESIZE));
@@ -140,7 +141,7 @@ static int create(struct attnd **ret)
 	if (!a)
 		return -ENOMEM;
 	a->sock = a->wake = a->poll_fd = a->owner_pidfd = -1;
-	a->session = ATTND_REGION_NONE;
+	a->session = a->peek.region = ATTND_REGION_NONE;
 	a->jobs.flying = a->jobs.done = (struct cl_list){CL_NONE, CL_NONE};
 	a->error = calloc(1, sizeof(*a->error));
 	if (a->error)
@@ -169,6 +170,7 @@ static void close_rings(struct attnd *a)
 	a->shared = NULL;
 	a->armed = false;
 	attnd_region_destroy(&a->session);
+	cl_peek_unmap(a);
 }
 
 void cl_lost(struct attnd *a)
@@ -320,6 +322,7 @@ void attnd_disconnect(attnd_t *a)
 		close(a->sock);
 		close(a->wake);
 		close(a->session.fd);
+		close(a->peek.region.fd);
 	} else if (a->state != CL_DOWN) {
 		close_rings(a);
 	}

@@ -226,11 +226,16 @@ static int adopt(struct attnd *a, const struct attnd_msg_welcome *w, int sock, i
 	fds[FD_SESSION] = -1;
 	rc = use_session(a, w, &r);
 	if (!rc)
+		rc = cl_peek_map(a, fds[FD_LOOKUP], w->lookup_bytes);
+	if (!rc)
+		fds[FD_LOOKUP] = -1;
+	if (!rc)
 		rc = watch(a, sock);
 	if (!rc)
 		rc = watch(a, fds[FD_WAKE]); /* on failure the set forgets sock when it is closed */
 	if (rc) {
 		a->shared = NULL;
+		cl_peek_unmap(a);
 		attnd_region_destroy(&r);
 		return rc;
 	}

@@ -5,7 +5,8 @@
  * In:   the public header, the wire, the shared-memory primitives.
  * Out:  struct attnd and the cl_ functions, none of them exported.
  * Next: conn.c and handshake.c (socket), ring.c (entries), jobs.c (requests), arena.c and heap.c
- *       (memory), objects.c, params.c, seq.c, plan.c, attend.c (the calls), private.c, strerror.c.
+ *       (memory), objects.c, params.c, seq.c, plan.c, attend.c, peek.c, export.c, slots.c (the
+ *       calls), private.c, strerror.c.
  */
 #ifndef ATTND_CLIENT_INTERNAL_H
 #define ATTND_CLIENT_INTERNAL_H
@@ -17,6 +18,7 @@
 
 #include "../proto/wire.h"
 #include "../shm/futex.h"
+#include "../shm/peek.h"
 #include "../shm/region.h"
 #include "../shm/ring.h"
 #include "heap.h"
@@ -271,6 +273,29 @@ void cl_plans_destroy(struct attnd *a);
 int cl_plan_build(struct attnd *a, struct cl_request *r, uint32_t tag, uint32_t cache, const struct attnd_row *rows,
 		  uint32_t num_rows, struct attnd_row_status *ret_status, uint64_t deadline_us);
 
+/* ---- Looking without asking ---- */
+
+struct cl_peek_key {
+	uint32_t cache, ns; /* the caller's numbers */
+	uint32_t block_size;
+	uint8_t key[ATTND_PEEK_KEY];
+};
+
+struct cl_peek {
+	struct attnd_region region;
+	struct attnd_peek_table table; /* in it; entries NULL: none */
+	struct cl_peek_key *keys;      /* of this connection to the daemon */
+	uint32_t num_keys, cap_keys;
+	uint64_t *hashes; /* scratch */
+	uint64_t cap_hashes;
+};
+
+/** Map the lookup region that came with the welcome. Takes fd over on success. */
+int cl_peek_map(struct attnd *a, int fd, uint64_t bytes);
+/** Forget the region and the keys of a daemon that is gone. */
+void cl_peek_unmap(struct attnd *a);
+void cl_peek_destroy(struct attnd *a);
+
 /* ---- A private daemon ---- */
 
 struct cl_private;
@@ -311,6 +336,7 @@ struct attnd {
 
 	struct cl_objects objects;
 	struct cl_seqs seqs;
+	struct cl_peek peek;
 	struct cl_private *private_daemon;
 	struct cl_error *error;
 };

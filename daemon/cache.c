@@ -3,6 +3,7 @@
 #include "cache.h"
 
 #include <errno.h>
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -158,6 +159,30 @@ static uint32_t *index_next(void *ctx, uint32_t id)
 	return &cache_aux(ctx, id)->chain;
 }
 
+/* The full block before this one. A block that left another at a slot has what comes before that. */
+static uint32_t block_before(const struct cache *c, uint32_t id)
+{
+	while (cache_block(c, id)->first)
+		id = cache_block(c, id)->parent;
+	return cache_block(c, id)->parent;
+}
+
+void cache_filled(struct cache *c, uint32_t id)
+{
+	uint32_t before = block_before(c, id);
+	uint8_t key[ATTND_PEEK_KEY];
+	uint64_t hash;
+
+	if (!c->peek || !c->peek->entries)
+		return;
+	ns_peek_key(c->ns, cache_block(c, id)->ns, c->peek_salt, key);
+	hash = attnd_peek_hash(key, before == NONE ? 0 : cache_aux(c, before)->peek, cache_tokens(c, id),
+			       c->block_size);
+	cache_aux(c, id)->peek = hash;
+	if (!attnd_peek_add(c->peek, hash))
+		counters_add(c->counters, peek_lost, 1);
+}
+
 void cache_publish(struct cache *c, uint32_t id, uint32_t ns, uint32_t parent, uint32_t first, uint32_t count,
 		   uint32_t position)
 {
@@ -189,6 +214,8 @@ void cache_publish(struct cache *c, uint32_t id, uint32_t ns, uint32_t parent, u
 	/* B2: all fields first, then count. */
 	atomic_store_explicit(&b->count, (uint16_t)count, memory_order_release);
 	attnd_index_insert(&c->index, id);
+	if (count == c->block_size)
+		cache_filled(c, id);
 }
 
 /* Out of the tree; hold is 0 and there are no children. */
@@ -198,6 +225,8 @@ static void unpublish(struct cache *c, uint32_t id)
 	struct block_aux *a = cache_aux(c, id);
 	uint32_t parent = b->parent;
 
+	if (a->peek)
+		__builtin_prefetch((const void *)attnd_peek_bucket(c->peek, a->peek, 0), 1);
 	/* B3: recycling is count = 0, unlink, generation + 1, reuse. */
 	atomic_store_explicit(&b->count, 0, memory_order_release);
 	lru_remove(c, id);
@@ -214,6 +243,8 @@ static void unpublish(struct cache *c, uint32_t id)
 			lru_insert(c, parent);
 		}
 	}
+	if (a->peek)
+		attnd_peek_remove(c->peek, a->peek);
 	ns_unref(c->ns, b->ns);
 	b->generation++;
 	c->evicted++;
@@ -595,6 +626,17 @@ static void describe(const struct cache *c)
 	atomic_store_explicit(&m->used, 1, memory_order_release);
 }
 
+/* Of realm and identity: the same prefix has another hash in every cache. */
+static void set_peek_salt(struct cache *c)
+{
+	crypto_generichash_state h;
+
+	crypto_generichash_init(&h, NULL, 0, sizeof(c->peek_salt));
+	crypto_generichash_update(&h, (const unsigned char *)&c->identity, sizeof(c->identity));
+	crypto_generichash_update(&h, (const unsigned char *)c->realm, strlen(c->realm));
+	crypto_generichash_final(&h, c->peek_salt, sizeof(c->peek_salt));
+}
+
 int cache_create(struct pool *p, struct ns_table *ns, struct attnd_counters *counters, const char *realm,
 		 const struct attnd_wire_cache *id, uint64_t features, enum attnd_wire_field *field,
 		 struct cache **ret)
@@ -610,6 +652,7 @@ int cache_create(struct pool *p, struct ns_table *ns, struct attnd_counters *cou
 	c->identity = *id;
 	c->counters = counters;
 	strncpy(c->realm, realm, sizeof(c->realm) - 1);
+	set_peek_salt(c);
 	c->free_head = c->lru_first = c->lru_last = NONE;
 	r = set_format(c, features, field);
 	if (r)
@@ -682,6 +725,9 @@ static const char *check_block(const struct cache *c, uint32_t id)
 	const struct attnd_block *b = cache_block(c, id);
 	uint32_t kids = 0, held = 0;
 
+	if ((a->peek != 0) !=
+	    (c->peek && c->peek->entries && a->state == BLOCK_PUBLIC && cache_count(c, id) == c->block_size))
+		return "the hashes of prefixes are not those of the full published blocks";
 	if (a->state != BLOCK_PUBLIC)
 		return cache_count(c, id) ? "an unpublished block has a count" : NULL;
 	if (!cache_count(c, id) || cache_count(c, id) > c->block_size || b->first >= cache_count(c, id))

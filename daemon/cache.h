@@ -19,6 +19,7 @@
 #include "../kernels/kernels.h"
 #include "../shm/index.h"
 #include "../shm/meta.h"
+#include "../shm/peek.h"
 #include "pool.h"
 
 struct ns_table;
@@ -28,6 +29,7 @@ enum block_state { BLOCK_FREE, BLOCK_PRIVATE, BLOCK_PUBLIC };
 /* What is derived from the descriptors, or lives no longer than the sequences. */
 struct block_aux {
 	uint64_t last_use;
+	uint64_t peek;	/* hash of the prefix that it ends, once full and published; else 0 */
 	uint64_t owner; /* serial of the sequence that may write in place; 0: none */
 	uint32_t refs;
 	uint32_t held_kids;
@@ -61,6 +63,8 @@ struct cache {
 	uint32_t id; /* in pool->caches */
 	char realm[80];
 	struct attnd_counters *counters; /* of the realm */
+	struct attnd_peek_table *peek;	 /* of the realm; NULL: none */
+	uint8_t peek_salt[16];		 /* its identity, as peek keys mix it */
 	struct attnd_wire_cache identity;
 	/* What a node stores: KV heads [head0, head0 + heads). */
 	struct cache_node {
@@ -164,6 +168,9 @@ void cache_unref(struct cache *c, uint32_t id);
  */
 void cache_publish(struct cache *c, uint32_t id, uint32_t ns, uint32_t parent, uint32_t first, uint32_t count,
 		   uint32_t position);
+
+/** A published block has become full: others may find the prefix that it ends. */
+void cache_filled(struct cache *c, uint32_t id);
 
 /** Evict one leaf. False if there is none. */
 bool cache_evict(struct cache *c);

@@ -567,6 +567,9 @@ static int check(struct loader *l)
 		return fail(l, "%s: not a multiple of 2M", origin(l, CONFIG_KEY_slab_size, at));
 	if (cfg->slab_size > cfg->pool_size)
 		return conflict(l, CONFIG_KEY_slab_size, "is more than", CONFIG_KEY_pool_size);
+	if (cfg->peek_entries & (cfg->peek_entries - 1) || (cfg->peek_entries && cfg->peek_entries < 8))
+		return fail(l, "%s: neither 0 nor a power of two of at least 8",
+			    origin(l, CONFIG_KEY_peek_entries, at));
 	if (cfg->max_sessions_per_uid > cfg->max_sessions)
 		return conflict(l, CONFIG_KEY_max_sessions_per_uid, "is more than", CONFIG_KEY_max_sessions);
 	if (cfg->max_segment_mb * MIB > cfg->arena_max)

@@ -40,6 +40,8 @@ enum config_event_loop { CONFIG_LOOP_AUTO, CONFIG_LOOP_URING, CONFIG_LOOP_EPOLL 
 	  "bytes that caches trade, a multiple of 2M; 0: 1/64 of the pool, 2M to 64M")                              \
 	X(pool, "meta-size", SIZE, meta_size, "0", 0, UINT64_C(1) << 44, START,                                     \
 	  "bytes of block descriptors and tables; 0: by the pool's size")                                           \
+	X(pool, "peek-entries", U32, peek_entries, "65536", 0, 1 << 28, START,                                      \
+	  "full blocks that clients of a realm can look up by themselves, a power of two; 0: none")                 \
 	X(pool, "arena-max", SIZE, arena_max, "4G", 1 << 20, UINT64_C(1) << 50, RELOAD,                             \
 	  "bytes of all memory that clients may register")                                                          \
 	X(pool, "hugepages", HUGE, hugepages, "auto", 0, 0, START, "auto, off or require")                          \
@@ -81,10 +83,11 @@ struct config {
 	char *allow_users;    /* lists; "": all */
 	char *allow_groups;
 
-	uint64_t pool_size; /* bytes; not 0 after config_load */
-	uint64_t slab_size; /* bytes; 0: 1/64 of the pool, 2 to 64 MiB, a multiple of 2 MiB */
-	uint64_t meta_size; /* bytes; 0: by the pool's size */
-	uint64_t arena_max; /* bytes of all registered segments; not 0 after config_load */
+	uint64_t pool_size;    /* bytes; not 0 after config_load */
+	uint64_t slab_size;    /* bytes; 0: 1/64 of the pool, 2 to 64 MiB, a multiple of 2 MiB */
+	uint64_t meta_size;    /* bytes; 0: by the pool's size */
+	uint32_t peek_entries; /* of a realm's peek table, a power of two; 0: none */
+	uint64_t arena_max;    /* bytes of all registered segments; not 0 after config_load */
 	enum config_hugepages hugepages;
 	char *pool_path; /* "": none */
 	bool numa;

@@ -133,6 +133,7 @@ struct answer engine_cache_open(struct engine *e, struct pool *p, struct ns_tabl
 			a.limit = a.field == ATTND_FIELD_BLOCK_BYTES ? p->slab_bytes : 0;
 			return a;
 		}
+		c->peek = &e->realm->peek;
 	}
 	c->engines++;
 	e->caches[e->num_caches++] = (struct engine_cache){.cache = c};

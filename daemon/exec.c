@@ -517,7 +517,27 @@ void exec_write_first(struct job *j)
 	memset(t->first, 0, sizeof(t->first));
 }
 
+static void run_export(struct team_job *tj, uint32_t phase, uint32_t item, struct member *m)
+{
+	(void)phase;
+	(void)m;
+	export_run(&((struct job *)tj)->export, item);
+}
+
+void exec_prepare_export(struct job *j)
+{
+	j->team.run = run_export;
+	export_phases(&j->export, &j->team);
+	atomic_store_explicit(&j->error, 0, memory_order_relaxed);
+	atomic_store_explicit(&j->team.cancelled, false, memory_order_relaxed);
+}
+
 bool exec_small(const struct job *j)
 {
+	const struct export *x = &j->export;
+
+	if (j->exports)
+		return (double)x->n * (double)x->cache->fmt.layer_bytes / x->cache->block_size / WRITE_BYTES_A_NS <
+		       SMALL_NS;
 	return write_ns(j) + (j->list ? j->list->cost_ns : 0) < SMALL_NS;
 }

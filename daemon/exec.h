@@ -15,6 +15,7 @@
 #ifndef ATTND_DAEMON_EXEC_H
 #define ATTND_DAEMON_EXEC_H
 
+#include "export.h"
 #include "team.h"
 #include "work.h"
 
@@ -48,6 +49,8 @@ struct job {
 	char *out;
 	float *lse;
 	_Atomic int error; /* -ENOMEM of a member; 0 */
+	bool exports;	   /* it is an EXPORT: `export` and `team` are all there is of it */
+	struct export export;
 };
 
 /** Fill the team's part: items and counts. 0 or -ENOMEM. `threads`: members that will share it. */
@@ -57,6 +60,9 @@ int exec_prepare(struct job *j, uint32_t threads);
  * Few tokens to write: do it now, which spares the team a phase. Between exec_prepare and running.
  */
 void exec_write_first(struct job *j);
+
+/** The team's part of an EXPORT, whose `export` has begun. */
+void exec_prepare_export(struct job *j);
 
 /** Whether the leader should run it alone: less than about 10 us of work. */
 bool exec_small(const struct job *j);

@@ -416,17 +416,65 @@ static struct answer op_plan_end(struct lead_session *ls, const struct attnd_sqe
 	return ANSWER_OK;
 }
 
+/* ---- Looking at what is cached ---- */
+
+static struct answer op_peek_key(struct lead_session *ls, const struct attnd_sqe *sqe)
+{
+	const struct engine *e = ls->engine;
+	struct attnd_wire_peek_key k = {.reserved = {0}};
+	const struct cache *c;
+	void *to;
+
+	if (sqe->peek.cache >= e->num_caches)
+		return ANSWER_BAD(ENOENT, CACHE, e->num_caches);
+	if (sqe->peek.ns >= e->num_ns)
+		return ANSWER_BAD(ENOENT, NAMESPACE, e->num_ns);
+	to = arena_at(ls, sqe->peek.key, sizeof(k), sizeof(uint32_t));
+	if (!to)
+		return ANSWER_BAD(EFAULT, OFFSET, sqe->peek.key);
+	c = e->caches[sqe->peek.cache].cache;
+	k.block_size = c->block_size;
+	ns_peek_key(c->ns, e->ns[sqe->peek.ns], c->peek_salt, k.key);
+	memcpy(to, &k, sizeof(k));
+	return ANSWER_OK;
+}
+
+static struct answer op_slots(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
+{
+	struct attnd_wire_slots w;
+	struct answer a = payload(l, ls, sqe, sizeof(w), &w);
+	const uint64_t *keys = NULL;
+
+	if (a.res)
+		return a;
+	if (w.cache >= ls->engine->num_caches)
+		return ANSWER_BAD(ENOENT, CACHE, ls->engine->num_caches);
+	if (w.reserved || w.unit >= ATTND_WIRE_SLOTS_UNITS)
+		return ANSWER_BAD(EINVAL, RESERVED, 0);
+	if (!w.num || w.num > ATTND_MAX_ROWS)
+		return ANSWER_BAD(EINVAL, ROWS, ATTND_MAX_ROWS);
+	if (w.capacity > ATTND_MAX_SLOTS)
+		return ANSWER_BAD(EINVAL, LENGTH, ATTND_MAX_SLOTS);
+	if (!(sqe->flags & ATTND_SLOTS_PLAN)) {
+		keys = copy_in(l, ls, w.keys, w.num * sizeof(*keys), sizeof(*keys), 0);
+		if (!keys)
+			return ANSWER_BAD(EFAULT, OFFSET, w.keys);
+	}
+	return slots_table(ls, &w, keys);
+}
+
 /* ---- Dispatch ---- */
 
 /* Which 16-bit words of the union an entry uses; the others must be 0. */
 static uint32_t words_used(const struct attnd_sqe *sqe)
 {
-	static const uint32_t used[ATTND_OPS] = {
+	static const uint32_t used[ATTND_OP_RESERVED_END] = {
 		[ATTND_OP_ENGINE] = 0xf3,     [ATTND_OP_CACHE_OPEN] = 0xf3,  [ATTND_OP_GRANT] = 0xf7,
 		[ATTND_OP_SCALES] = 0x37,     [ATTND_OP_NAMESPACE] = 0xf3,   [ATTND_OP_PARAMS] = 0xff,
 		[ATTND_OP_SEQ_OPEN] = 0xffff, [ATTND_OP_SEQ_FORK] = 0xf00fc, [ATTND_OP_SEQ_TRIM] = 0xfc,
 		[ATTND_OP_SEQ_CLOSE] = 0xf0,  [ATTND_OP_PLAN] = 0x3ff7,	     [ATTND_OP_PLAN_END] = 0x3,
 		[ATTND_OP_DECODE] = 0xffffff, [ATTND_OP_EXTEND] = 0xffffff,  [ATTND_OP_CANCEL] = 0x3,
+		[ATTND_OP_PEEK_KEY] = 0xf7,   [ATTND_OP_EXPORT] = 0xfff7,    [ATTND_OP_SLOT_TABLE] = 0xf3,
 	};
 
 	return sqe->opcode == ATTND_OP_SEQ_CLOSE && (sqe->flags & ATTND_CLOSE_MANY) ? 0xffc : used[sqe->opcode];
@@ -434,8 +482,8 @@ static uint32_t words_used(const struct attnd_sqe *sqe)
 
 static bool unused_are_zero(const struct attnd_sqe *sqe)
 {
-	bool layered =
-		sqe->opcode == ATTND_OP_DECODE || sqe->opcode == ATTND_OP_EXTEND || sqe->opcode == ATTND_OP_SCALES;
+	bool layered = sqe->opcode == ATTND_OP_DECODE || sqe->opcode == ATTND_OP_EXTEND ||
+		       sqe->opcode == ATTND_OP_SCALES || sqe->opcode == ATTND_OP_EXPORT;
 	uint32_t used = words_used(sqe);
 	uint16_t words[24];
 
@@ -446,17 +494,24 @@ static bool unused_are_zero(const struct attnd_sqe *sqe)
 	return layered || !sqe->layer;
 }
 
+static bool is_reserved(uint8_t opcode)
+{
+	return opcode == ATTND_OP_SEQ_WAIT || opcode == ATTND_OP_PIN || opcode == ATTND_OP_UNPIN ||
+	       opcode == ATTND_OP_IMPORT;
+}
+
 static struct answer check_header(const struct attnd_sqe *sqe)
 {
-	static const uint8_t flags[ATTND_OPS] = {
+	static const uint8_t flags[ATTND_OP_RESERVED_END] = {
 		[ATTND_OP_ENGINE] = ATTND_ENGINE_FLAGS,	  [ATTND_OP_CACHE_OPEN] = ATTND_CACHE_FLAGS,
 		[ATTND_OP_SEQ_CLOSE] = ATTND_CLOSE_FLAGS, [ATTND_OP_DECODE] = ATTND_JOB_FLAGS,
-		[ATTND_OP_EXTEND] = ATTND_JOB_FLAGS,
+		[ATTND_OP_EXTEND] = ATTND_JOB_FLAGS,	  [ATTND_OP_SLOT_TABLE] = ATTND_SLOTS_FLAGS,
 	};
 
-	if (sqe->opcode >= ATTND_OP_SEQ_WAIT && sqe->opcode < ATTND_OP_RESERVED_END)
+	if (is_reserved(sqe->opcode))
 		return ANSWER_BAD(EOPNOTSUPP, OPCODE, ATTND_OPS - 1);
-	if (!sqe->opcode || sqe->opcode >= ATTND_OPS)
+	if (!sqe->opcode || sqe->opcode >= ATTND_OP_RESERVED_END ||
+	    (sqe->opcode >= ATTND_OPS && sqe->opcode < ATTND_OP_SEQ_WAIT))
 		return ANSWER_BAD(EINVAL, OPCODE, ATTND_OPS - 1);
 	if (sqe->flags & ~flags[sqe->opcode])
 		return ANSWER_BAD(EINVAL, FLAGS, flags[sqe->opcode]);
@@ -509,6 +564,12 @@ static struct answer dispatch(struct leader *l, struct lead_session *ls, const s
 		return op_plan(l, ls, sqe);
 	case ATTND_OP_PLAN_END:
 		return op_plan_end(ls, sqe);
+	case ATTND_OP_EXPORT:
+		return submit_export(l, ls, sqe, started);
+	case ATTND_OP_SLOT_TABLE:
+		return op_slots(l, ls, sqe);
+	case ATTND_OP_PEEK_KEY:
+		return op_peek_key(ls, sqe);
 	case ATTND_OP_DECODE:
 	case ATTND_OP_EXTEND:
 		return submit_job(l, ls, sqe, started);

@@ -88,6 +88,15 @@ struct answer submit_job(struct leader *l, struct lead_session *ls, const struct
 struct answer submit_done(struct lead_session *ls);
 void params_free(struct params *p);
 
+/** Check an EXPORT and start it, in the same way; submit_done answers it, too. */
+struct answer submit_export(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe,
+			    bool *ret_started);
+
+/* ---- slots.c ---- */
+
+/** Fill the tables of sequences (keys [w->num]) or of a plan (keys NULL). w's numbers are in their limits. */
+struct answer slots_table(const struct lead_session *ls, const struct attnd_wire_slots *w, const uint64_t *keys);
+
 /* ---- reply.c ---- */
 
 /** Completion slots that are free beside those set aside. -1: the client broke cq_head. */

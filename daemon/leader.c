@@ -441,6 +441,7 @@ int leader_start(const struct config *cfg, uint64_t instance, struct mailbox *to
 	l->control = to_control;
 	l->park_fd = l->team_fd = l->inbox.fd = -1;
 	realm_table_init(&l->realms, instance);
+	l->realms.peek_entries = cfg->peek_entries;
 	l->engines.ns = &l->ns;
 	l->engines.max_seqs = cfg->max_sequences;
 	if (cfg->cpu_mask && *cfg->cpu_mask)

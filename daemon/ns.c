@@ -20,6 +20,7 @@ int ns_init(struct ns_table *t)
 	t->cap = 16;
 	t->num = 1; /* id 0 */
 	t->entries[0].refs = 1;
+	randombytes_buf(t->entries[0].peek_key, sizeof(t->entries[0].peek_key));
 	return 0;
 }
 
@@ -103,11 +104,17 @@ int ns_get(struct ns_table *t, const void *fields, size_t bytes, uint32_t *ret_i
 		id = t->num++;
 	}
 	memcpy(t->entries[id].digest, d, 32);
+	randombytes_buf(t->entries[id].peek_key, sizeof(t->entries[id].peek_key));
 	t->entries[id].refs = 1;
 	t->entries[id].next = *b;
 	*b = id;
 	*ret_id = id;
 	return 0;
+}
+
+void ns_peek_key(const struct ns_table *t, uint32_t id, const uint8_t salt[16], uint8_t ret[16])
+{
+	crypto_shorthash_siphashx24(ret, salt, 16, t->entries[id].peek_key);
 }
 
 void ns_ref(struct ns_table *t, uint32_t id)

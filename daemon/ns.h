@@ -3,7 +3,8 @@
  * Namespaces: the part of a cache's tree that a request may see.
  *
  * In:   canonical fields (tenant, adapter, salt). Out: an id that stands in the tree's keys.
- * Next: engine.c hands ids out; cache.c counts a reference a published block.
+ * Next: engine.c hands ids out; cache.c counts a reference a published block and hashes with its
+ *       peek key.
  *
  * Known by a 256-bit BLAKE2b digest of its tagged, length-prefixed fields. Id 0 is the one
  * without fields and is never freed. One owner: the leader.
@@ -16,8 +17,9 @@
 
 struct ns_entry {
 	uint8_t digest[32];
-	uint32_t refs; /* 0: free */
-	uint32_t next; /* bucket chain, or free list */
+	uint8_t peek_key[16]; /* random, its own for as long as it lives */
+	uint32_t refs;	      /* 0: free */
+	uint32_t next;	      /* bucket chain, or free list */
 };
 
 struct ns_table {
@@ -33,6 +35,8 @@ void ns_destroy(struct ns_table *t);
  * take a reference on its id. 0, -EINVAL or -ENOMEM.
  */
 int ns_get(struct ns_table *t, const void *fields, size_t bytes, uint32_t *ret_id);
+/** What a cache's prefixes of this namespace are hashed with; `salt` tells caches apart. */
+void ns_peek_key(const struct ns_table *t, uint32_t id, const uint8_t salt[16], uint8_t ret[16]);
 void ns_ref(struct ns_table *t, uint32_t id);
 void ns_unref(struct ns_table *t, uint32_t id);
 

@@ -32,10 +32,31 @@ void realm_table_destroy(struct realm_table *t)
 	pthread_mutex_destroy(&t->lock);
 }
 
+/* The table stands behind the counters, on pages of its own. */
+enum { PEEK_OFFSET = 4096 };
+static_assert(sizeof(struct attnd_lookup_region) <= PEEK_OFFSET, "the counters end before the peek table");
+
+static void fill_region(const struct realm_table *t, struct realm *m)
+{
+	struct attnd_lookup_region *l = m->region.base;
+
+	l->abi_major = ATTND_ABI_MAJOR;
+	l->abi_minor = ATTND_ABI_MINOR;
+	l->instance = t->instance;
+	m->counters = &l->counters;
+	if (t->peek_entries) {
+		l->peek_offset = PEEK_OFFSET;
+		l->peek_entries = t->peek_entries;
+		attnd_peek_init(&m->peek, (char *)l + PEEK_OFFSET, t->peek_entries);
+	}
+	__atomic_store_n(&l->magic, ATTND_WIRE_MAGIC, __ATOMIC_RELEASE);
+}
+
 static int realm_make(struct realm_table *t, const char *name, struct realm **ret)
 {
 	struct realm *m = calloc(1, sizeof(*m));
-	struct attnd_lookup_region *l;
+	size_t bytes = t->peek_entries ? PEEK_OFFSET + t->peek_entries * sizeof(uint64_t)
+				       : sizeof(struct attnd_lookup_region);
 	char path[64];
 	int r;
 
@@ -44,7 +65,7 @@ static int realm_make(struct realm_table *t, const char *name, struct realm **re
 	m->region = ATTND_REGION_NONE;
 	m->client_fd = -1;
 	strncpy(m->name, name, sizeof(m->name) - 1);
-	r = attnd_region_create("attnd-lookup", sizeof(*l), 0, ATTND_REGION_POPULATE, &m->region);
+	r = attnd_region_create("attnd-lookup", bytes, 0, ATTND_REGION_POPULATE, &m->region);
 	if (r)
 		goto fail;
 	/* A second, read-only description; the seal keeps it from being reopened for writing. */
@@ -57,12 +78,7 @@ static int realm_make(struct realm_table *t, const char *name, struct realm **re
 	r = attnd_region_seal_writes(&m->region);
 	if (r)
 		goto fail;
-	l = m->region.base;
-	l->abi_major = ATTND_ABI_MAJOR;
-	l->abi_minor = ATTND_ABI_MINOR;
-	l->instance = t->instance;
-	__atomic_store_n(&l->magic, ATTND_WIRE_MAGIC, __ATOMIC_RELEASE);
-	m->counters = &l->counters;
+	fill_region(t, m);
 	*ret = m;
 	return 0;
 fail:

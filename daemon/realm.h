@@ -2,8 +2,8 @@
 /*
  * Realms: who shares caches. Each has a lookup region that its clients map read-only.
  *
- * In:   a realm's name ("uid:1000", "group:llm"). Out: its counters, and a descriptor for clients.
- * Next: engine.c, plan.c and exec.c count; control.c hands the descriptor out.
+ * In:   a realm's name ("uid:1000", "group:llm"). Out: its counters and peek table, and a descriptor for clients.
+ * Next: engine.c, plan.c and exec.c count; cache.c fills the table; control.c hands the descriptor out.
  *
  * The table is shared by control and leader under a lock; a realm is never freed while the
  * daemon runs, so a pointer to one stays good.
@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 
 #include "../proto/wire.h"
+#include "../shm/peek.h"
 #include "../shm/region.h"
 
 struct realm {
@@ -22,6 +23,7 @@ struct realm {
 	struct attnd_region region;
 	int client_fd; /* read-only */
 	struct attnd_counters *counters;
+	struct attnd_peek_table peek; /* the leader writes it */
 	struct realm *next;
 };
 
@@ -29,6 +31,7 @@ struct realm_table {
 	pthread_mutex_t lock;
 	struct realm *first;
 	uint64_t instance;
+	uint64_t peek_entries; /* of each realm's table, a power of two; 0: none. Set before the first realm */
 };
 
 void realm_table_init(struct realm_table *t, uint64_t instance);

@@ -2,7 +2,7 @@
 /*
  * Jobs: from a checked SQE to the team and back.
  *
- * In:   intake.c's DECODE and EXTEND entries, and parameter sets.
+ * In:   intake.c's DECODE, EXTEND and EXPORT entries, and parameter sets.
  * Out:  jobs for exec.c; the answer when one is done.
  * Next: exec.c, then reply.c.
  */
@@ -325,18 +325,101 @@ struct answer submit_job(struct leader *l, struct lead_session *ls, const struct
 	return submit_done(ls);
 }
 
+/* ---- K and V as data ---- */
+
+static struct answer resolve_export(struct job *j, const struct lead_session *ls, const struct attnd_sqe *sqe)
+{
+	struct export *x = &j->export;
+	const struct attnd_wire_cache *id = &x->cache->identity;
+	uint64_t v, k_scales, v_scales, bytes = export_layout(id, x->n, &v, &k_scales, &v_scales);
+	char *to = arena_at(ls, sqe->kv.data, bytes, sizeof(float));
+
+	if (!to)
+		return ANSWER_BAD(EFAULT, OFFSET, sqe->kv.data);
+	x->layer = sqe->layer;
+	x->k = to;
+	x->v = id->v_in_k ? NULL : to + v;
+	if (id->scale_mode == ATTND_WIRE_SCALE_DYNAMIC) {
+		x->k_scales = (float *)(void *)(to + k_scales);
+		x->v_scales = id->v_in_k ? NULL : (float *)(void *)(to + v_scales);
+	}
+	return ANSWER_OK;
+}
+
+static struct answer build_export(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
+{
+	uint32_t ci = sqe->kv.cache, n = sqe->kv.num_tokens;
+	struct seq *s = seq_find(ls->engine, sqe->kv.key);
+	struct job *j = &ls->job;
+	struct answer a;
+	uint64_t length;
+
+	if (ci >= ls->engine->num_caches)
+		return ANSWER_BAD(ENOENT, CACHE, ls->engine->num_caches);
+	if (sqe->layer >= ls->engine->caches[ci].cache->identity.num_layers)
+		return ANSWER_BAD(EINVAL, LAYER, ls->engine->caches[ci].cache->identity.num_layers - 1);
+	if (!n || n > ATTND_MAX_PLAN_TOKENS)
+		return ANSWER_BAD(EINVAL, TOKENS, ATTND_MAX_PLAN_TOKENS);
+	if (!s)
+		return ANSWER_BAD(ENOENT, SEQUENCE, 0);
+	if (s->opening)
+		return ANSWER_LATER;
+	length = s->in[ci].held.length;
+	if (sqe->kv.start > length || n > length - sqe->kv.start)
+		return ANSWER_BAD(ERANGE, LENGTH, length);
+	*j = (struct job){.exports = true};
+	if (export_begin(&j->export, s, ci, (uint32_t)sqe->kv.start, n, ++l->engines.serial))
+		return ANSWER_BAD(ENOMEM, SEQUENCE, 0);
+	a = resolve_export(j, ls, sqe);
+	if (a.res)
+		export_end(&j->export);
+	return a;
+}
+
+struct answer submit_export(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe, bool *ret_started)
+{
+	struct job *j = &ls->job;
+	struct answer a = build_export(l, ls, sqe);
+
+	if (a.res)
+		return a;
+	exec_prepare_export(j);
+	if (!exec_small(j)) {
+		if (!team_submit(&l->team, &j->team)) {
+			export_end(&j->export);
+			return ANSWER_LATER; /* the team is full */
+		}
+		*ret_started = true;
+		return a;
+	}
+	team_run_alone(&l->team, &j->team);
+	return submit_done(ls);
+}
+
+/* ---- Done ---- */
+
+static int32_t outcome(const struct lead_session *ls)
+{
+	if (atomic_load_explicit(&ls->job.team.cancelled, memory_order_relaxed))
+		return ls->job_request.give_up;
+	return atomic_load_explicit(&ls->job.error, memory_order_relaxed);
+}
+
 struct answer submit_done(struct lead_session *ls)
 {
 	struct job *j = &ls->job;
 	struct plan *p = j->plan;
-	struct answer a = ANSWER_OK;
-	bool decode = p->max_row <= 1;
+	struct answer a = {.res = outcome(ls)};
+	bool decode;
 
+	if (j->exports) {
+		export_end(&j->export);
+		ls->jobs++;
+		return a;
+	}
+	decode = p->max_row <= 1;
 	p->running--;
 	params_free(j->params);
-	a.res = atomic_load_explicit(&j->error, memory_order_relaxed);
-	if (atomic_load_explicit(&j->team.cancelled, memory_order_relaxed))
-		a.res = ls->job_request.give_up;
 	if (!a.res) {
 		if (j->store)
 			p->written[j->layer / 64] |= UINT64_C(1) << (j->layer % 64);

@@ -299,6 +299,8 @@ static bool publish_in_place(struct held *h, struct cache *c, uint32_t ns, uint3
 	atomic_store_explicit(&b->count, (uint16_t)last, memory_order_release);
 	if (a->fill <= last)
 		a->frozen = false;
+	if (last == c->block_size)
+		cache_filled(c, id);
 	h->stand_pos = end;
 	return true;
 }

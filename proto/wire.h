@@ -44,6 +44,7 @@ enum {
 	ATTND_MAX_MASK_WORDS = 1 << 23, /* of all masks of one plan: one grows with its row's square */
 	ATTND_MAX_SEQ_TOKENS = 1 << 24,
 	ATTND_MAX_CLOSE = 65536,   /* keys of one SEQ_CLOSE */
+	ATTND_MAX_SLOTS = 1 << 20, /* entries of one SLOT_TABLE */
 	ATTND_MAX_NS_BYTES = 4096, /* fields of one namespace */
 	ATTND_MIN_ENTRIES = 8,	   /* of a ring; a power of two */
 	ATTND_MAX_ENTRIES = 4096,
@@ -263,14 +264,14 @@ enum attnd_opcode {
 	ATTND_OP_EXTEND,   /* one layer of any plan */
 	ATTND_OP_CANCEL,
 	ATTND_OPS,
-	/* Reserved numbers; -EOPNOTSUPP until they exist. */
+	/* Among these are reserved numbers, -EOPNOTSUPP until they exist. */
 	ATTND_OP_SEQ_WAIT = 64, /* open that waits for a twin */
-	ATTND_OP_PEEK_KEY,
+	ATTND_OP_PEEK_KEY,	/* what looks up a namespace's prefixes in the peek table */
 	ATTND_OP_PIN,
 	ATTND_OP_UNPIN,
-	ATTND_OP_EXPORT,
+	ATTND_OP_EXPORT, /* K and V of a sequence's tokens, one layer, as they are stored */
 	ATTND_OP_IMPORT,
-	ATTND_OP_SLOT_TABLE,
+	ATTND_OP_SLOT_TABLE, /* block tables in other systems' words */
 	ATTND_OP_RESERVED_END,
 };
 
@@ -311,7 +312,7 @@ struct attnd_sqe {
 			uint64_t new_key;   /* FORK */
 			uint64_t reserved;
 		} sequence;
-		struct { /* ENGINE, CACHE_OPEN, NAMESPACE, PARAMS: a payload in the arena, copied once */
+		struct { /* ENGINE, CACHE_OPEN, NAMESPACE, PARAMS, SLOT_TABLE: a payload in the arena, copied once */
 			uint32_t bytes;
 			uint32_t id; /* PARAMS: the set's number, 0 .. ATTND_MAX_PARAMS - 1 */
 			uint64_t payload;
@@ -337,6 +338,22 @@ struct attnd_sqe {
 			uint32_t reserved;
 			uint64_t reserved2[5];
 		} cancel;
+		struct { /* PEEK_KEY */
+			uint32_t ns;
+			uint16_t cache;
+			uint16_t reserved;
+			uint64_t key; /* struct attnd_wire_peek_key, written by the daemon */
+			uint64_t reserved2[4];
+		} peek;
+		struct { /* EXPORT, of sqe.layer */
+			uint32_t num_tokens;
+			uint16_t cache;
+			uint16_t reserved;
+			uint64_t key;
+			uint64_t start;
+			uint64_t data; /* where it is written */
+			uint64_t reserved2[2];
+		} kv;
 		uint64_t u64[6];
 	};
 };
@@ -355,6 +372,8 @@ ATTND_WIRE_AT(struct attnd_sqe, sequence.new_key, 48);
 ATTND_WIRE_AT(struct attnd_sqe, obj.payload, 24);
 ATTND_WIRE_AT(struct attnd_sqe, grant.tokens, 24);
 ATTND_WIRE_AT(struct attnd_sqe, scales.v_scale, 24);
+ATTND_WIRE_AT(struct attnd_sqe, peek.key, 24);
+ATTND_WIRE_AT(struct attnd_sqe, kv.data, 40);
 
 enum {			     /* sqe.flags */
        ATTND_JOB_LAST = 1,   /* the plan's last job: success makes its tokens part of the sequences */
@@ -368,6 +387,8 @@ enum {			     /* sqe.flags */
        ATTND_CACHE_FLAGS = 1,
        ATTND_CLOSE_MANY = 1, /* SEQ_CLOSE: sequence.num_tokens keys at sequence.tokens; unknown keys are skipped */
        ATTND_CLOSE_FLAGS = 1,
+       ATTND_SLOTS_PLAN = 1, /* SLOT_TABLE: of the rows of a live plan of the session */
+       ATTND_SLOTS_FLAGS = 1,
 };
 
 /* ---- Completion ---- */
@@ -495,6 +516,44 @@ struct attnd_wire_row_status {
 };
 ATTND_WIRE_SIZE(struct attnd_wire_row_status, 8);
 
+/*
+ * PEEK_KEY's answer. The prefix that ends with a full block has the hash
+ *     SipHash-2-4(key, hash of the prefix before the block (0: none) | the block's tokens), or 1 if that is 0
+ * with the tokens as 32-bit words where all of the block's fit, else as 64-bit words.
+ */
+struct attnd_wire_peek_key {
+	uint8_t key[16];
+	uint32_t block_size;
+	uint32_t reserved[3];
+};
+ATTND_WIRE_SIZE(struct attnd_wire_peek_key, 32);
+ATTND_WIRE_AT(struct attnd_wire_peek_key, block_size, 16);
+
+/*
+ * SLOT_TABLE, of sequences or of a plan's rows. A token's slot number is block id * block_size +
+ * slot. All arrays are int32_t. The answer: value = entries of kv_indices.
+ */
+struct attnd_wire_slots {
+	uint32_t num;  /* of the batch: keys, or the plan's rows */
+	uint32_t plan; /* tag, with ATTND_SLOTS_PLAN */
+	uint16_t cache;
+	uint16_t unit;	   /* enum attnd_wire_slots_unit: what kv_indices names */
+	uint32_t width;	   /* entries of each of the batch, filled up with -1; 0: one after the other */
+	uint32_t capacity; /* of kv_indices, entries */
+	uint32_t reserved;
+	uint64_t keys;	     /* uint64_t [num]; ignored with ATTND_SLOTS_PLAN */
+	uint64_t seq_lens;   /* [num], tokens, or NONE */
+	uint64_t kv_indptr;  /* [num + 1]: where each begins in kv_indices, or NONE */
+	uint64_t kv_indices; /* [capacity] */
+	uint64_t qo_indptr;  /* [num + 1]: where each row's tokens begin in q and out, or NONE */
+};
+ATTND_WIRE_SIZE(struct attnd_wire_slots, 64);
+ATTND_WIRE_AT(struct attnd_wire_slots, capacity, 16);
+ATTND_WIRE_AT(struct attnd_wire_slots, keys, 24);
+ATTND_WIRE_AT(struct attnd_wire_slots, qo_indptr, 56);
+
+enum attnd_wire_slots_unit { ATTND_WIRE_SLOTS_TOKENS, ATTND_WIRE_SLOTS_BLOCKS, ATTND_WIRE_SLOTS_UNITS };
+
 /* ---- The session region: header, then SQ entries, then CQ entries ---- */
 
 struct attnd_session_region {
@@ -541,13 +600,19 @@ ATTND_WIRE_AT(struct attnd_session_region, cq_head, 512);
 	X(evicted_blocks, "blocks evicted")                   \
 	X(copied_blocks, "blocks copied on write")            \
 	X(sessions, "sessions connected")                     \
-	X(sequences, "sequences open")
+	X(sequences, "sequences open")                        \
+	X(peek_lost, "entries that the peek table lost for others")
 
+/*
+ * The peek table stands behind it: uint64_t [peek_entries], in buckets of 8. The hash h of a prefix
+ * is in bucket h mod n or (h >> 32) mod n of the n buckets; 0 is a free entry. A hint: entries come
+ * and go, and one may be lost for another.
+ */
 struct attnd_lookup_region {
 	uint64_t magic; /* stored last, with release */
 	uint16_t abi_major, abi_minor;
-	uint32_t peek_offset; /* 0: no peek table */
-	uint64_t peek_entries;
+	uint32_t peek_offset;  /* bytes from the region's start, a multiple of 64; 0: no peek table */
+	uint64_t peek_entries; /* a power of two */
 	uint64_t instance;
 	uint8_t pad[128 - 32];
 	struct attnd_counters {

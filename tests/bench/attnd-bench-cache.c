@@ -241,4 +241,5 @@ void measure_cache(void)
 	measure_evict(&w);
 	measure_metadata();
 	close_world(&w);
+	measure_peek();
 }

@@ -87,5 +87,6 @@ void goal_memory(void);
 void goal_fairness(void);
 void goal_cores(void);
 void measure_cache(void);
+void measure_peek(void);
 
 #endif

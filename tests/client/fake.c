@@ -116,6 +116,7 @@ static void welcome(struct fake *f, const struct attnd_msg_hello *hello)
 				      .max_segments = f->how.max_segments,
 				      .max_segment_bytes = f->how.max_segment_bytes,
 				      .instance = f->instance};
+	struct attnd_lookup_region l = {.magic = ATTND_WIRE_MAGIC, .abi_major = ATTND_ABI_MAJOR};
 	int ends[2], lookup;
 
 	if (f->how.text)
@@ -130,7 +131,8 @@ static void welcome(struct fake *f, const struct attnd_msg_hello *hello)
 	w.session_bytes = f->region.bytes;
 	w.lookup_bytes = 4096;
 	lookup = memfd_create("lookup", MFD_CLOEXEC);
-	if (lookup < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends))
+	if (lookup < 0 || ftruncate(lookup, 4096) || write(lookup, &l, sizeof(l)) != sizeof(l) ||
+	    socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends))
 		abort();
 	f->wake = ends[0];
 	if (f->how.sleepy)

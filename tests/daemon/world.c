@@ -23,6 +23,7 @@ void world_open(struct world *w, uint32_t slabs, uint32_t max_seqs)
 	assert_int_equal(w->pool.num_slabs, slabs);
 	assert_int_equal(ns_init(&w->ns), 0);
 	realm_table_init(&w->realms, 1);
+	w->realms.peek_entries = 1 << 16;
 	assert_int_equal(realm_get(&w->realms, "uid:1", &w->realm), 0);
 	w->engines.ns = &w->ns;
 	w->engines.max_seqs = max_seqs;

@@ -83,13 +83,8 @@ static int listens(const char *path)
 	return ok;
 }
 
-int daemon_start(struct daemon *d, const char *const *args)
+int daemon_again(struct daemon *d, const char *const *args)
 {
-	*d = (struct daemon){.dir = "/tmp/attnd-test-XXXXXX"};
-	if (!mkdtemp(d->dir))
-		return -errno;
-	snprintf(d->socket, sizeof(d->socket), "%s/s", d->dir);
-	snprintf(d->admin, sizeof(d->admin), "%s.admin", d->socket);
 	d->pid = fork();
 	if (d->pid < 0)
 		return -errno;
@@ -105,6 +100,16 @@ int daemon_start(struct daemon *d, const char *const *args)
 		sleep_ms(20);
 	}
 	return -ETIMEDOUT;
+}
+
+int daemon_start(struct daemon *d, const char *const *args)
+{
+	*d = (struct daemon){.dir = "/tmp/attnd-test-XXXXXX"};
+	if (!mkdtemp(d->dir))
+		return -errno;
+	snprintf(d->socket, sizeof(d->socket), "%s/s", d->dir);
+	snprintf(d->admin, sizeof(d->admin), "%s.admin", d->socket);
+	return daemon_again(d, args);
 }
 
 int daemon_end(struct daemon *d, int sig)

@@ -28,6 +28,9 @@ struct daemon {
 /** Start $ATTND_DAEMON with further flags (NULL-terminated, or NULL) and wait until it listens. 0 or -errno. */
 int daemon_start(struct daemon *d, const char *const *args);
 
+/** Start one that has ended again, on the same socket. */
+int daemon_again(struct daemon *d, const char *const *args);
+
 /** Send a signal, wait at most 30 s: the wait status, or -ETIMEDOUT (then it is killed). */
 int daemon_end(struct daemon *d, int sig);
 

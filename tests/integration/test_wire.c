@@ -134,6 +134,39 @@ static struct attnd_sqe seq(uint8_t opcode)
 	return (struct attnd_sqe){.opcode = opcode, .user_data = 5, .deadline_us = 1000000, .sequence = {.key = KEY}};
 }
 
+static struct attnd_sqe peek_key(void)
+{
+	return (struct attnd_sqe){.opcode = ATTND_OP_PEEK_KEY,
+				  .user_data = 8,
+				  .deadline_us = 1000000,
+				  .peek = {.cache = cache_, .key = AT_OUT}};
+}
+
+static struct attnd_sqe export(void)
+{
+	return (struct attnd_sqe){.opcode = ATTND_OP_EXPORT,
+				  .user_data = 9,
+				  .deadline_us = 1000000,
+				  .kv = {.cache = cache_, .key = KEY, .num_tokens = ROW_TOKENS, .data = AT_OUT}};
+}
+
+static struct attnd_sqe slots(void)
+{
+	struct attnd_sqe s = with_payload(ATTND_OP_SLOT_TABLE, sizeof(struct attnd_wire_slots));
+	const uint64_t key = KEY;
+
+	memcpy(raw_.segment[0] + AT_TOKENS, &key, sizeof(key));
+	*PAYLOAD(struct attnd_wire_slots) = (struct attnd_wire_slots){.num = 1,
+								      .cache = cache_,
+								      .capacity = ROW_TOKENS,
+								      .keys = AT_TOKENS,
+								      .seq_lens = ATTND_OFFSET_NONE,
+								      .kv_indptr = ATTND_OFFSET_NONE,
+								      .kv_indices = AT_OUT,
+								      .qo_indptr = ATTND_OFFSET_NONE};
+	return s;
+}
+
 static struct attnd_sqe seq_open(void)
 {
 	struct attnd_sqe s = seq(ATTND_OP_SEQ_OPEN);
@@ -252,7 +285,8 @@ static void test_common(void **state)
 	REFUSED(ping(), s.opcode = ATTND_OPS, -EINVAL, OPCODE);
 	REFUSED(ping(), s.opcode = 255, -EINVAL, OPCODE);
 	for (int op = ATTND_OP_SEQ_WAIT; op < ATTND_OP_RESERVED_END; op++)
-		REFUSED(ping(), s.opcode = (uint8_t)op, -EOPNOTSUPP, OPCODE);
+		if (op != ATTND_OP_PEEK_KEY && op != ATTND_OP_EXPORT && op != ATTND_OP_SLOT_TABLE)
+			REFUSED(ping(), s.opcode = (uint8_t)op, -EOPNOTSUPP, OPCODE);
 	REFUSED(ping(), s.flags = 1, -EINVAL, FLAGS);
 	REFUSED(ping(), s.deadline_us = 0, -EINVAL, DEADLINE);
 	REFUSED(ping(), s.deadline_us = ATTND_MAX_DEADLINE_US + 1, -EINVAL, DEADLINE);
@@ -493,6 +527,68 @@ static void test_jobs(void **state)
 	assert_int_equal(failures, 0);
 }
 
+/* The sequence holds what test_jobs computed. */
+static void test_looks(void **state)
+{
+	(void)state;
+	failures = 0;
+	DONE(peek_key());
+	REFUSED(peek_key(), s.peek.cache = 9, -ENOENT, CACHE);
+	REFUSED(peek_key(), s.peek.ns = 99, -ENOENT, NAMESPACE);
+	REFUSED(peek_key(), s.peek.key = SEGMENT - 16, -EFAULT, OFFSET);
+	REFUSED(peek_key(), s.peek.key = AT_OUT + 2, -EFAULT, OFFSET);
+	REFUSED(peek_key(), s.peek.reserved = 1, -EINVAL, RESERVED);
+	REFUSED(peek_key(), s.peek.reserved2[3] = 1, -EINVAL, RESERVED);
+	REFUSED(peek_key(), s.flags = 1, -EINVAL, FLAGS);
+	DONE(export());
+	REFUSED(export(), s.kv.cache = 9, -ENOENT, CACHE);
+	REFUSED(export(), s.kv.key = 1234, -ENOENT, SEQUENCE);
+	REFUSED(export(), s.layer = LAYERS, -EINVAL, LAYER);
+	REFUSED(export(), s.kv.num_tokens = 0, -EINVAL, TOKENS);
+	REFUSED(export(), s.kv.num_tokens = UINT32_MAX, -EINVAL, TOKENS);
+	REFUSED(export(), s.kv.num_tokens = ROW_TOKENS + 1, -ERANGE, LENGTH);
+	REFUSED(export(), s.kv.start = 1, -ERANGE, LENGTH);
+	REFUSED(export(), s.kv.start = UINT64_MAX, -ERANGE, LENGTH);
+	REFUSED(export(), s.kv.data = SEGMENT - 64, -EFAULT, OFFSET);
+	REFUSED(export(), s.kv.data = ATTND_OFFSET_NONE, -EFAULT, OFFSET);
+	REFUSED(export(), s.kv.reserved = 1, -EINVAL, RESERVED);
+	REFUSED(export(), s.kv.reserved2[0] = 1, -EINVAL, RESERVED);
+	REFUSED(export(), s.flags = 1, -EINVAL, FLAGS);
+	assert_int_equal(failures, 0);
+}
+
+static void test_slots(void **state)
+{
+#define SLOTS PAYLOAD(struct attnd_wire_slots)
+	(void)state;
+	failures = 0;
+	DONE(slots());
+	REFUSED(slots(), s.obj.bytes = 8, -EINVAL, LENGTH);
+	REFUSED(slots(), s.flags = 2, -EINVAL, FLAGS);
+	REFUSED(slots(), s.obj.id = 1, -EINVAL, RESERVED);
+	REFUSED(slots(), SLOTS->cache = 9, -ENOENT, CACHE);
+	REFUSED(slots(), SLOTS->unit = ATTND_WIRE_SLOTS_UNITS, -EINVAL, RESERVED);
+	REFUSED(slots(), SLOTS->reserved = 1, -EINVAL, RESERVED);
+	REFUSED(slots(), SLOTS->num = 0, -EINVAL, ROWS);
+	REFUSED(slots(), SLOTS->num = ATTND_MAX_ROWS + 1, -EINVAL, ROWS);
+	REFUSED(slots(), SLOTS->capacity = ATTND_MAX_SLOTS + 1, -EINVAL, LENGTH);
+	REFUSED(slots(), SLOTS->capacity = ROW_TOKENS - 1, -ENOSPC, LENGTH);
+	REFUSED(slots(), SLOTS->capacity = 0, -ENOSPC, LENGTH);
+	REFUSED(slots(), SLOTS->width = 1, -ERANGE, LENGTH);
+	REFUSED(slots(), SLOTS->width = UINT32_MAX, -ENOSPC, LENGTH);
+	REFUSED(slots(), SLOTS->keys = SEGMENT, -EFAULT, OFFSET);
+	REFUSED(slots(), SLOTS->keys = AT_TOKENS + 4, -EFAULT, OFFSET);
+	REFUSED(slots(), SLOTS->keys = AT_MASK, -ENOENT, SEQUENCE);
+	REFUSED(slots(), SLOTS->kv_indices = ATTND_OFFSET_NONE, -EFAULT, OFFSET);
+	REFUSED(slots(), SLOTS->kv_indices = SEGMENT - 4, -EFAULT, OFFSET);
+	REFUSED(slots(), SLOTS->seq_lens = SEGMENT, -EFAULT, OFFSET);
+	REFUSED(slots(), SLOTS->kv_indptr = SEGMENT - 4, -EFAULT, OFFSET);
+	REFUSED(slots(), SLOTS->qo_indptr = AT_LSE + 1, -EFAULT, OFFSET);
+	REFUSED(slots(), (s.flags = ATTND_SLOTS_PLAN, SLOTS->plan = 1234), -ESTALE, PLAN);
+	assert_int_equal(failures, 0);
+#undef SLOTS
+}
+
 static void test_cancel(void **state)
 {
 	(void)state;
@@ -540,6 +636,8 @@ int main(void)
 		cmocka_unit_test(test_sequences),
 		cmocka_unit_test(test_plan),
 		cmocka_unit_test(test_jobs),
+		cmocka_unit_test(test_looks),
+		cmocka_unit_test(test_slots),
 		cmocka_unit_test(test_cancel),
 		cmocka_unit_test(test_engine),
 	};
