@@ -22,6 +22,7 @@
 #include "pool.h"
 
 struct ns_table;
+struct held;
 
 enum block_state { BLOCK_VACANT, BLOCK_FREE, BLOCK_PRIVATE, BLOCK_PUBLIC };
 
@@ -84,7 +85,8 @@ struct cache {
 	uint64_t total, free, evictable; /* blocks; referenced = total - free - evictable */
 	uint64_t outstanding;		 /* blocks that grants still guarantee beyond what their engines use */
 	uint64_t granted;		 /* blocks, sum of the grants */
-	uint64_t evicted, copied;	 /* blocks, since the start */
+	uint64_t evicted, collapsed;	 /* blocks, since the start */
+	struct held *twins;		 /* sequences with blocks that the tree has, too (collapse.c) */
 	struct layer_scales *scales;	 /* [layers] */
 	uint32_t engines;		 /* that opened it */
 };

@@ -19,6 +19,7 @@
 
 #include "../kernels/cpu.h"
 #include "../shm/futex.h"
+#include "collapse.h"
 #include "lead.h"
 #include "log.h"
 
@@ -296,11 +297,20 @@ static void poll_rings(void *ctx)
 	(void)look_around(ctx);
 }
 
+/* When there is nothing else: a little of what may wait. */
+static bool idle_slice(struct leader *l)
+{
+	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++)
+		if (l->pool.caches[i] && collapse_step(l->pool.caches[i]))
+			return true;
+	return false;
+}
+
 static bool round_once(struct leader *l)
 {
 	bool did = look_around(l);
 
-	return team_help(&l->team) || did;
+	return team_help(&l->team) || did || idle_slice(l);
 }
 
 /* ---- Parking ---- */
