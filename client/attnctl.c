@@ -29,12 +29,24 @@ enum { EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_NO_DAEMON = 3, EXIT_DENIED = 4 };
 
 static void print_help(FILE *out)
 {
-	fputs("usage: attnctl [--socket PATH] [--json] status|sessions|caches|plan\n"
+	fputs("usage: attnctl [--socket PATH] [--json] COMMAND [NAME=VALUE...]\n"
 	      "\n"
 	      "  status      the daemon, its memory and its work\n"
 	      "  sessions    the connected clients\n"
 	      "  caches      the KV caches and what they hold\n"
 	      "  plan        the live plans in words: what is shared, how the work is cut\n"
+	      "  pins        what is pinned, and until when\n"
+	      "  pin cache=NAME seconds=N tokens=1,2,3|text=TEXT\n"
+	      "              keep a cached prefix; text is for models whose tokens are bytes\n"
+	      "  unpin [pin=N] [cache=NAME]\n"
+	      "              let go of one, of a cache's, or of all\n"
+	      "  evict cache=NAME blocks=N\n"
+	      "              free the blocks that would go next\n"
+	      "  flush cache=NAME\n"
+	      "              free all that nobody holds\n"
+	      "\n"
+	      "  A cache is named by cache=, and where that is not enough by realm= and fingerprint=. A pin\n"
+	      "  takes the namespace's tenant=, adapter= and salt=.\n"
 	      "\n"
 	      "  --socket PATH   the daemon's socket, or its administrators' (PATH.admin); without it:\n"
 	      "                  $ATTND_SOCKET, $XDG_RUNTIME_DIR/attnd.sock, /run/attnd/attnd.sock\n"
@@ -168,18 +180,34 @@ static char *receive_all(int fd, size_t *ret_size, int *ret_error)
 	return NULL;
 }
 
-static json_t *ask(int fd, const char *command, int *ret_error)
+/* True if all went out. */
+static bool send_all(int fd, const char *text, size_t n)
 {
-	char line[32];
-	int length = snprintf(line, sizeof(line), "%s\n", command);
+	while (n) {
+		ssize_t k = send(fd, text, n, MSG_NOSIGNAL);
+
+		if (k < 0 && errno == EINTR)
+			continue;
+		if (k < 0)
+			return false;
+		text += k;
+		n -= (size_t)k;
+	}
+	return true;
+}
+
+static json_t *ask(int fd, const json_t *request, int *ret_error)
+{
+	char *line = json_dumps(request, JSON_COMPACT), *text;
 	size_t size = 0;
 	json_t *reply;
-	char *text;
 
-	if (send(fd, line, (size_t)length, MSG_NOSIGNAL) != length) {
-		*ret_error = -errno;
+	if (!line || !send_all(fd, line, strlen(line)) || !send_all(fd, "\n", 1)) {
+		*ret_error = line ? -errno : -ENOMEM;
+		free(line);
 		return NULL;
 	}
+	free(line);
 	text = receive_all(fd, &size, ret_error);
 	if (!text)
 		return NULL;
@@ -358,7 +386,56 @@ static void print_reply(const json_t *reply, const char *command)
 
 /* ---- main ---- */
 
-static int run(const char *socket_path, const char *command, bool json)
+/* "1,2,3" */
+static json_t *number_list(const char *text)
+{
+	json_t *list = json_array();
+	char *end;
+
+	for (; *text; text = *end ? end + 1 : end) {
+		errno = 0;
+		json_array_append_new(list, json_integer((json_int_t)strtoull(text, &end, 10)));
+		if (end == text || errno || (*end && *end != ',')) {
+			json_decref(list);
+			return NULL;
+		}
+	}
+	return list;
+}
+
+static json_t *byte_list(const char *text)
+{
+	json_t *list = json_array();
+
+	for (; *text; text++)
+		json_array_append_new(list, json_integer((unsigned char)*text));
+	return list;
+}
+
+/* NAME=VALUE into the request; false: it is none. */
+static bool add_argument(json_t *request, char *word)
+{
+	char *value = strchr(word, '='), *end;
+	json_t *item;
+	long long n;
+
+	if (!value || value == word)
+		return false;
+	*value++ = '\0';
+	errno = 0;
+	n = strtoll(value, &end, 10);
+	if (!strcmp(word, "tokens"))
+		item = number_list(value);
+	else if (!strcmp(word, "text"))
+		item = byte_list(value);
+	else if (!strcmp(word, "blocks") || !strcmp(word, "seconds") || !strcmp(word, "pin"))
+		item = *value && !*end && !errno ? json_integer(n) : NULL;
+	else
+		item = json_string(value);
+	return !json_object_set_new(request, strcmp(word, "text") ? word : "tokens", item);
+}
+
+static int run(const char *socket_path, const char *command, const json_t *request, bool json)
 {
 	const char *error_text;
 	char path[256];
@@ -367,7 +444,7 @@ static int run(const char *socket_path, const char *command, bool json)
 
 	if (fd < 0)
 		return complain(fd, path);
-	reply = ask(fd, command, &error);
+	reply = ask(fd, request, &error);
 	close(fd);
 	if (!reply)
 		return complain(error, path);
@@ -385,6 +462,23 @@ static int run(const char *socket_path, const char *command, bool json)
 	return fflush(stdout) ? EXIT_ERROR : error;
 }
 
+static int command_line(const char *path, const char *command, char **words, bool json)
+{
+	json_t *request = json_pack("{s:s}", "command", command);
+	int r = EXIT_SUCCESS;
+
+	for (; request && *words && r == EXIT_SUCCESS; words++) {
+		if (add_argument(request, *words))
+			continue;
+		fprintf(stderr, "attnctl: \"%s\" is not NAME=VALUE, or its value is none of that kind\n", *words);
+		r = EXIT_USAGE;
+	}
+	if (r == EXIT_SUCCESS)
+		r = run(path, command, request, json);
+	json_decref(request);
+	return r;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {{"socket", required_argument, NULL, 's'},
@@ -392,7 +486,8 @@ int main(int argc, char **argv)
 						{"help", no_argument, NULL, 'h'},
 						{"version", no_argument, NULL, 'v'},
 						{0}};
-	static const char *const commands[] = {"status", "sessions", "caches", "plan"};
+	static const char *const commands[] = {"status", "sessions", "caches", "plan", "pins",
+					       "pin",	 "unpin",    "flush",  "evict"};
 	const char *path = NULL;
 	bool json = false;
 	int option;
@@ -415,11 +510,11 @@ int main(int argc, char **argv)
 			return EXIT_USAGE;
 		}
 	}
-	for (size_t i = 0; argc == optind + 1 && i < sizeof(commands) / sizeof(commands[0]); i++)
+	for (size_t i = 0; argc > optind && i < sizeof(commands) / sizeof(commands[0]); i++)
 		if (strcmp(commands[i], argv[optind]) == 0)
-			return run(path, commands[i], json);
+			return command_line(path, commands[i], argv + optind + 1, json);
 	if (argc > optind)
-		fprintf(stderr, "attnctl: \"%s\" is no command, or not the only one\n", argv[optind]);
+		fprintf(stderr, "attnctl: \"%s\" is no command\n", argv[optind]);
 	print_help(stderr);
 	return EXIT_USAGE;
 }

@@ -89,6 +89,7 @@ struct cache {
 	struct held *twins;		 /* sequences with blocks that the tree has, too (collapse.c) */
 	struct layer_scales *scales;	 /* [layers] */
 	uint32_t engines;		 /* that opened it */
+	uint32_t keeps;			 /* pins and administrators' work: it is not destroyed */
 };
 
 static inline struct block_extent *cache_ext(const struct cache *c, uint32_t id)

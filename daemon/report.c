@@ -144,6 +144,8 @@ json_t *report_make(const struct leader *l, const char *command)
 		return json_pack("{s:o}", "sessions", sessions(l));
 	if (!strcmp(command, "plan"))
 		return plans(l);
+	if (!strcmp(command, "pins"))
+		return manage_pins(l);
 	attnd_features_format(l->features, features, sizeof(features));
 	return json_pack("{s:s, s:s, s:i, s:o, s:o, s:o}", "isa", attnd_isa_name(l->features), "cpu_features",
 			 features, "threads", (int)l->team.num_members, "pool", pool_report(l), "counters",
