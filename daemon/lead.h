@@ -108,7 +108,7 @@ char *explain_plans(const struct leader *l);
 
 /* ---- manage.c ---- */
 
-/** Begin an administrator's command that changes something; false: it is none. It answers by itself. */
+/** Begin an administrator's command about a cache; false: it is none. It answers by itself. */
 bool manage_begin(struct leader *l, const struct mail *m);
 /** A slice of what was begun. False: there is nothing. */
 bool manage_slice(struct leader *l);

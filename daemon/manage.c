@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What administrators change: blocks evicted, prefixes pinned for a time.
+ * What administrators do to a cache: evict blocks, pin prefixes for a time, look at its tree.
  *
  * In:   a command and its arguments (MAIL_ADMIN). Out: one JSON object, when it is done.
  * Next: control's admin.c sends it.
@@ -19,6 +19,11 @@
 enum {
 	EVICT_SLICE = 128,
 	PIN_SLICE = 2048, /* tokens */
+	TREE_SLICE = 8,	  /* blocks */
+	ROOT_SLICE = 1024,
+	NEXT_LEAVES = 8,
+	TREE_BLOCKS = 1000, /* of an answer, if it is not asked for more */
+	MAX_TREE_BLOCKS = 20000,
 	MAX_CHORES = 32,
 	MAX_PINS = 1024,
 	MAX_PIN_SECONDS = 365 * 86400,
@@ -29,9 +34,11 @@ struct chore {
 	void *cookie;
 	const char *command;
 	json_t *args;
-	struct cache *cache; /* kept */
-	uint64_t left, done; /* blocks to evict; tokens to match, matched */
-	uint32_t ns, stand;  /* of a pin: its namespace, referenced; the block reached, held */
+	struct cache *cache;	       /* kept */
+	uint64_t left, done;	       /* blocks to evict; tokens to match, matched */
+	uint32_t ns, stand;	       /* of a pin: its namespace, referenced; the block reached, held */
+	uint32_t at, generation, root; /* of a tree: the block described last; the next that may follow none */
+	json_t *list;
 };
 
 struct pin {
@@ -233,7 +240,90 @@ static void chore_free(struct leader *l, struct chore *o)
 	ns_unref(&l->ns, o->ns);
 	o->cache->keeps--;
 	json_decref(o->args);
+	json_decref(o->list);
 	free(o);
+}
+
+/* ---- The tree ---- */
+
+/* Its place among the leaves that go next, from 1 on; 0: further behind, or it is none. */
+static int goes_next(const struct cache *c, uint32_t id)
+{
+	uint32_t at = c->lru_first;
+
+	for (int i = 1; i <= NEXT_LEAVES && at != ATTND_BLOCK_NONE; i++) {
+		if (at == id)
+			return i;
+		at = cache_aux(c, at)->next;
+	}
+	return 0;
+}
+
+static json_t *describe_block(const struct leader *l, const struct cache *c, uint32_t id)
+{
+	const struct attnd_block *b = cache_block(c, id);
+	const struct block_aux *a = cache_aux(c, id);
+	json_t *tokens = json_array();
+	json_int_t pins = 0;
+
+	for (const struct pin *p = l->pins; p; p = p->next)
+		pins += p->cache == c && p->stand == id;
+	for (uint32_t s = b->first; s < cache_count(c, id); s++)
+		json_array_append_new(tokens, json_integer((json_int_t)cache_tokens(c, id)[s]));
+	return json_pack("{s:I, s:I, s:i, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:o}", "block", (json_int_t)id, "parent",
+			 b->parent == ATTND_BLOCK_NONE ? (json_int_t)-1 : (json_int_t)b->parent, "namespace",
+			 (int)b->ns, "position", (json_int_t)b->position + b->first, "children", (json_int_t)a->kids,
+			 "held_children", (json_int_t)a->held_kids, "references", (json_int_t)a->refs - pins, "pins",
+			 pins, "goes_next", goes_next(c, id), "age", (json_int_t)(c->clock - a->last_use), "tokens",
+			 tokens);
+}
+
+/* The next block that follows none, looking at a few at a time; NONE: not yet, or no more. */
+static uint32_t next_root(struct chore *o)
+{
+	const struct cache *c = o->cache;
+	uint32_t all = c->num_ext * c->blocks_per_slab, id;
+
+	for (int i = 0; i < ROOT_SLICE && o->root < all; i++) {
+		id = o->root++;
+		if (cache_aux(c, id)->state == BLOCK_PUBLIC && cache_block(c, id)->parent == ATTND_BLOCK_NONE)
+			return id;
+	}
+	o->left = o->root < all ? o->left : 0;
+	return ATTND_BLOCK_NONE;
+}
+
+/* Depth first. */
+static uint32_t next_block(struct chore *o)
+{
+	const struct cache *c = o->cache;
+	uint32_t at = o->at;
+
+	if (at != ATTND_BLOCK_NONE && cache_aux(c, at)->kids)
+		return cache_aux(c, at)->first_kid;
+	for (; at != ATTND_BLOCK_NONE; at = cache_block(c, at)->parent)
+		if (cache_aux(c, at)->kid_next != ATTND_BLOCK_NONE)
+			return cache_aux(c, at)->kid_next;
+	return next_root(o);
+}
+
+/* Holds nothing, so as not to touch what it looks at: a block that went in between ends its branch. */
+static bool tree_slice(const struct leader *l, struct chore *o)
+{
+	const struct cache *c = o->cache;
+
+	if (o->at != ATTND_BLOCK_NONE &&
+	    (cache_block(c, o->at)->generation != o->generation || cache_aux(c, o->at)->state != BLOCK_PUBLIC))
+		o->at = ATTND_BLOCK_NONE;
+	for (int i = 0; i < TREE_SLICE && o->left; i++) {
+		o->at = next_block(o);
+		if (o->at == ATTND_BLOCK_NONE)
+			break;
+		o->generation = cache_block(c, o->at)->generation;
+		json_array_append_new(o->list, describe_block(l, c, o->at));
+		o->left--;
+	}
+	return !o->left;
 }
 
 /* True when it is done. */
@@ -267,21 +357,28 @@ static bool match_slice(struct chore *o)
 	return k < n || !o->left;
 }
 
+/* A slice; the answer when it was the last. */
+static json_t *chore_slice(struct leader *l, struct chore *o)
+{
+	if (!strcmp(o->command, "pin"))
+		return match_slice(o) ? add_pin(l, o) : NULL;
+	if (!strcmp(o->command, "tree"))
+		return tree_slice(l, o) ? json_pack("{s:O}", "tree", o->list) : NULL;
+	return evict_slice(o) ? json_pack("{s:I}", "evicted", (json_int_t)o->done) : NULL;
+}
+
 bool manage_slice(struct leader *l)
 {
 	struct chore *o = l->chores;
-	bool pins = o && !strcmp(o->command, "pin");
+	json_t *answer = o ? chore_slice(l, o) : NULL;
 
-	if (!o)
-		return false;
-	if (pins ? match_slice(o) : evict_slice(o)) {
+	if (answer) {
 		l->chores = o->next;
 		l->num_chores--;
-		reply(l, o->cookie, o->command,
-		      pins ? add_pin(l, o) : json_pack("{s:I}", "evicted", (json_int_t)o->done));
+		reply(l, o->cookie, o->command, answer);
 		chore_free(l, o);
 	}
-	return true;
+	return o != NULL;
 }
 
 static json_t *add_chore(struct leader *l, const struct mail *m, struct cache *c, uint64_t work)
@@ -304,7 +401,9 @@ static json_t *add_chore(struct leader *l, const struct mail *m, struct cache *c
 			    .cache = c,
 			    .left = work,
 			    .ns = ns,
-			    .stand = ATTND_BLOCK_NONE};
+			    .stand = ATTND_BLOCK_NONE,
+			    .at = ATTND_BLOCK_NONE,
+			    .list = json_array()};
 	c->keeps++;
 	for (at = &l->chores; *at; at = &(*at)->next)
 		;
@@ -343,6 +442,19 @@ static json_t *begin_evict(struct leader *l, const struct mail *m)
 	return add_chore(l, m, c, flush ? UINT64_MAX : (uint64_t)blocks);
 }
 
+static json_t *begin_tree(struct leader *l, const struct mail *m)
+{
+	json_int_t blocks = json_integer_value(json_object_get(m->args, "blocks"));
+	json_t *bad = NULL;
+	struct cache *c = find_cache(l, m->args, &bad);
+
+	if (!c)
+		return bad;
+	if (blocks < 0 || blocks > MAX_TREE_BLOCKS)
+		return refusal(EINVAL, "at most 20000 blocks");
+	return add_chore(l, m, c, blocks ? (uint64_t)blocks : TREE_BLOCKS);
+}
+
 bool manage_begin(struct leader *l, const struct mail *m)
 {
 	json_t *now;
@@ -351,6 +463,8 @@ bool manage_begin(struct leader *l, const struct mail *m)
 		now = begin_pin(l, m);
 	else if (!strcmp(m->command, "unpin"))
 		now = unpin(l, m->args);
+	else if (!strcmp(m->command, "tree"))
+		now = begin_tree(l, m);
 	else if (!strcmp(m->command, "flush") || !strcmp(m->command, "evict"))
 		now = begin_evict(l, m);
 	else

@@ -147,6 +147,47 @@ static void test_pin_namespace(void **state)
 	attnd_disconnect(a);
 }
 
+/* Two prompts that part in the second block: depth first, with who holds what. */
+static void test_tree(void **state)
+{
+	uint64_t tokens[PROMPT], cached;
+	size_t shared = 0, held = 0, next = 0, i;
+	struct toy t;
+	attnd_t *a = prompt_cached(&t);
+	json_t *reply, *list, *block;
+
+	(void)state;
+	toy_tokens(tokens, PROMPT, 1);
+	tokens[20] = 9999;
+	assert_int_equal(toy_prefill(&t, 2, tokens, PROMPT, &cached), 0);
+	assert_int_equal(cached, 20);
+	assert_int_equal(attnd_seq_close(a, 2), 0);
+	assert_int_equal(ask("pin cache=toy seconds=9 tokens=1,2,3", "tokens"), 3);
+	reply = daemon_json(&daemon_, "tree cache=toy");
+	list = json_object_get(reply, "tree");
+	assert_int_equal(json_array_size(list), 2 * BLOCKS - 1);
+	json_array_foreach(list, i, block)
+	{
+		shared += json_integer_value(json_object_get(block, "children")) > 1;
+		held += json_integer_value(json_object_get(block, "references")) ||
+			json_integer_value(json_object_get(block, "held_children"));
+		next += json_integer_value(json_object_get(block, "goes_next")) == 1;
+		assert_int_equal(json_integer_value(json_object_get(block, "pins")), i == 0);
+	}
+	assert_int_equal(json_integer_value(json_object_get(json_array_get(list, 0), "parent")), -1);
+	assert_int_equal(json_integer_value(json_array_get(json_object_get(json_array_get(list, 0), "tokens"), 3)),
+			 4);
+	assert_int_equal(shared, 1); /* the block that the second prompt left: what follows it, and a sibling */
+	assert_int_equal(held, BLOCKS);
+	assert_int_equal(next, 1);
+	json_decref(reply);
+	reply = daemon_json(&daemon_, "tree cache=toy blocks=3");
+	assert_int_equal(json_array_size(json_object_get(reply, "tree")), 3);
+	json_decref(reply);
+	assert_int_equal(ask("tree cache=other", "tree"), -ENOENT);
+	attnd_disconnect(a);
+}
+
 static int no_budget_start(void **state)
 {
 	const char *const args[] = {"--pool-size", "16M", "--hugepages", "off", "--pin-budget", "0", NULL};
@@ -172,11 +213,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, test_start, test_end)
-		TEST(test_evict),
-		TEST(test_pin),
-		TEST(test_pin_expires),
-		TEST(test_pin_namespace),
-		cmocka_unit_test_setup_teardown(test_pin_budget, no_budget_start, test_end),
+		TEST(test_evict),	TEST(test_pin),
+		TEST(test_pin_expires), TEST(test_pin_namespace),
+		TEST(test_tree),	cmocka_unit_test_setup_teardown(test_pin_budget, no_budget_start, test_end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
