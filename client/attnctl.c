@@ -29,22 +29,42 @@ enum { EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_NO_DAEMON = 3, EXIT_DENIED = 4 };
 
 static void print_help(FILE *out)
 {
-	fputs("usage: attnctl [--socket PATH] [--json] status|sessions|caches|plan\n"
+	fputs("usage: attnctl [--socket PATH] [--json] [--text] COMMAND [NAME=VALUE...]\n"
 	      "\n"
 	      "  status      the daemon, its memory and its work\n"
 	      "  sessions    the connected clients\n"
 	      "  caches      the KV caches and what they hold\n"
 	      "  plan        the live plans in words: what is shared, how the work is cut\n"
+	      "  pins        what is pinned, and until when\n"
+	      "  tree cache=NAME [blocks=N]\n"
+	      "              what is cached: its tokens, who shares and holds it, what goes next\n"
+	      "  pin cache=NAME seconds=N tokens=1,2,3|text=TEXT\n"
+	      "              keep a cached prefix; text is for models whose tokens are bytes\n"
+	      "  unpin [pin=N] [cache=NAME]\n"
+	      "              let go of one, of a cache's, or of all\n"
+	      "  evict cache=NAME blocks=N\n"
+	      "              free the blocks that would go next\n"
+	      "  flush cache=NAME\n"
+	      "              free all that nobody holds\n"
+	      "\n"
+	      "  A cache is named by cache=, and where that is not enough by realm= and fingerprint=. A pin\n"
+	      "  takes the namespace's tenant=, adapter= and salt=.\n"
 	      "\n"
 	      "  --socket PATH   the daemon's socket, or its administrators' (PATH.admin); without it:\n"
 	      "                  $ATTND_SOCKET, $XDG_RUNTIME_DIR/attnd.sock, /run/attnd/attnd.sock\n"
 	      "  --json          what the daemon answers, unchanged\n"
+	      "  --text          tree: tokens as bytes\n"
 	      "  --help, --version\n"
 	      "\n"
 	      "Exit codes: 0 done, 1 the daemon answered with an error, 2 wrong usage, 3 no daemon,\n"
 	      "4 permission denied.\n",
 	      out);
 }
+
+/* How to print. */
+struct how {
+	bool json, text;
+};
 
 /* ---- Asking ---- */
 
@@ -168,18 +188,34 @@ static char *receive_all(int fd, size_t *ret_size, int *ret_error)
 	return NULL;
 }
 
-static json_t *ask(int fd, const char *command, int *ret_error)
+/* True if all went out. */
+static bool send_all(int fd, const char *text, size_t n)
 {
-	char line[32];
-	int length = snprintf(line, sizeof(line), "%s\n", command);
+	while (n) {
+		ssize_t k = send(fd, text, n, MSG_NOSIGNAL);
+
+		if (k < 0 && errno == EINTR)
+			continue;
+		if (k < 0)
+			return false;
+		text += k;
+		n -= (size_t)k;
+	}
+	return true;
+}
+
+static json_t *ask(int fd, const json_t *request, int *ret_error)
+{
+	char *line = json_dumps(request, JSON_COMPACT), *text;
 	size_t size = 0;
 	json_t *reply;
-	char *text;
 
-	if (send(fd, line, (size_t)length, MSG_NOSIGNAL) != length) {
-		*ret_error = -errno;
+	if (!line || !send_all(fd, line, strlen(line)) || !send_all(fd, "\n", 1)) {
+		*ret_error = line ? -errno : -ENOMEM;
+		free(line);
 		return NULL;
 	}
+	free(line);
 	text = receive_all(fd, &size, ret_error);
 	if (!text)
 		return NULL;
@@ -341,8 +377,73 @@ static void print_object(const json_t *object, int indent)
 	}
 }
 
+static json_int_t member(const json_t *object, const char *name)
+{
+	return json_integer_value(json_object_get(object, name));
+}
+
+static void print_tokens(const json_t *tokens, bool text)
+{
+	size_t i;
+	json_t *token;
+
+	json_array_foreach(tokens, i, token)
+	{
+		json_int_t n = json_integer_value(token);
+
+		if (!text)
+			printf("%s%" JSON_INTEGER_FORMAT, i ? " " : "", n);
+		else if (n >= 0x20 && n < 0x7f && n != '\\')
+			putchar((int)n);
+		else
+			printf("\\x%02" PRIx64, (uint64_t)n);
+	}
+}
+
+static void print_block(const json_t *block, int depth, bool text)
+{
+	json_int_t holders = member(block, "references") + member(block, "held_children");
+
+	printf("%*s%" JSON_INTEGER_FORMAT "  ", 2 * depth, "", member(block, "position"));
+	print_tokens(json_object_get(block, "tokens"), text);
+	if (member(block, "children") > 1)
+		printf("  [shared by %" JSON_INTEGER_FORMAT "]", member(block, "children"));
+	if (member(block, "pins"))
+		fputs("  [pinned]", stdout);
+	if (holders)
+		printf("  [held by %" JSON_INTEGER_FORMAT "]", holders);
+	else if (!member(block, "pins"))
+		printf("  [idle, %" JSON_INTEGER_FORMAT " releases ago]", member(block, "age"));
+	if (member(block, "goes_next"))
+		printf("  [goes %" JSON_INTEGER_FORMAT ".]", member(block, "goes_next"));
+	putchar('\n');
+}
+
+/* Depth first, as it comes; what follows alone stands below what it follows, branches one step to the right. */
+static void print_tree(const json_t *blocks, bool text)
+{
+	size_t n = json_array_size(blocks), depth = 0;
+	const json_t **path = calloc(n + 1, sizeof(*path)); /* whose children are being printed */
+	size_t i;
+	json_t *block;
+
+	json_array_foreach(blocks, i, block)
+	{
+		int indent = 0;
+
+		while (path && depth && member(path[depth - 1], "block") != member(block, "parent"))
+			depth--;
+		for (size_t k = 0; path && k < depth; k++)
+			indent += member(path[k], "children") > 1;
+		print_block(block, indent, text);
+		if (path)
+			path[depth++] = block;
+	}
+	free(path);
+}
+
 /* A command whose answer is one list prints only that. */
-static void print_reply(const json_t *reply, const char *command)
+static void print_reply(const json_t *reply, const char *command, bool text)
 {
 	const json_t *list = json_object_get(reply, command);
 
@@ -350,6 +451,8 @@ static void print_reply(const json_t *reply, const char *command)
 		fputs(json_string_value(list), stdout);
 	else if (!json_is_array(list))
 		print_object(reply, 0);
+	else if (is_table(list) && !strcmp(command, "tree"))
+		print_tree(list, text);
 	else if (is_table(list))
 		print_table(list);
 	else
@@ -358,7 +461,56 @@ static void print_reply(const json_t *reply, const char *command)
 
 /* ---- main ---- */
 
-static int run(const char *socket_path, const char *command, bool json)
+/* "1,2,3" */
+static json_t *number_list(const char *text)
+{
+	json_t *list = json_array();
+	char *end;
+
+	for (; *text; text = *end ? end + 1 : end) {
+		errno = 0;
+		json_array_append_new(list, json_integer((json_int_t)strtoull(text, &end, 10)));
+		if (end == text || errno || (*end && *end != ',')) {
+			json_decref(list);
+			return NULL;
+		}
+	}
+	return list;
+}
+
+static json_t *byte_list(const char *text)
+{
+	json_t *list = json_array();
+
+	for (; *text; text++)
+		json_array_append_new(list, json_integer((unsigned char)*text));
+	return list;
+}
+
+/* NAME=VALUE into the request; false: it is none. */
+static bool add_argument(json_t *request, char *word)
+{
+	char *value = strchr(word, '='), *end;
+	json_t *item;
+	long long n;
+
+	if (!value || value == word)
+		return false;
+	*value++ = '\0';
+	errno = 0;
+	n = strtoll(value, &end, 10);
+	if (!strcmp(word, "tokens"))
+		item = number_list(value);
+	else if (!strcmp(word, "text"))
+		item = byte_list(value);
+	else if (!strcmp(word, "blocks") || !strcmp(word, "seconds") || !strcmp(word, "pin"))
+		item = *value && !*end && !errno ? json_integer(n) : NULL;
+	else
+		item = json_string(value);
+	return !json_object_set_new(request, strcmp(word, "text") ? word : "tokens", item);
+}
+
+static int run(const char *socket_path, const char *command, const json_t *request, struct how how)
 {
 	const char *error_text;
 	char path[256];
@@ -367,34 +519,51 @@ static int run(const char *socket_path, const char *command, bool json)
 
 	if (fd < 0)
 		return complain(fd, path);
-	reply = ask(fd, command, &error);
+	reply = ask(fd, request, &error);
 	close(fd);
 	if (!reply)
 		return complain(error, path);
 	error_text = json_string_value(json_object_get(reply, "error"));
-	if (json) {
+	if (how.json) {
 		json_dumpf(reply, stdout, JSON_INDENT(2));
 		putchar('\n');
 	} else if (error_text) {
 		fprintf(stderr, "attnctl: %s\n", error_text);
 	} else {
-		print_reply(reply, command);
+		print_reply(reply, command, how.text);
 	}
 	error = error_text ? EXIT_ERROR : EXIT_SUCCESS;
 	json_decref(reply);
 	return fflush(stdout) ? EXIT_ERROR : error;
 }
 
+static int command_line(const char *path, const char *command, char **words, struct how how)
+{
+	json_t *request = json_pack("{s:s}", "command", command);
+	int r = EXIT_SUCCESS;
+
+	for (; request && *words && r == EXIT_SUCCESS; words++) {
+		if (add_argument(request, *words))
+			continue;
+		fprintf(stderr, "attnctl: \"%s\" is not NAME=VALUE, or its value is none of that kind\n", *words);
+		r = EXIT_USAGE;
+	}
+	if (r == EXIT_SUCCESS)
+		r = run(path, command, request, how);
+	json_decref(request);
+	return r;
+}
+
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {{"socket", required_argument, NULL, 's'},
-						{"json", no_argument, NULL, 'j'},
-						{"help", no_argument, NULL, 'h'},
-						{"version", no_argument, NULL, 'v'},
-						{0}};
-	static const char *const commands[] = {"status", "sessions", "caches", "plan"};
+	static const struct option options[] = {
+		{"socket", required_argument, NULL, 's'}, {"json", no_argument, NULL, 'j'},
+		{"text", no_argument, NULL, 't'},	  {"help", no_argument, NULL, 'h'},
+		{"version", no_argument, NULL, 'v'},	  {0}};
+	static const char *const commands[] = {"status", "sessions", "caches", "plan",	"pins",
+					       "tree",	 "pin",	     "unpin",  "flush", "evict"};
 	const char *path = NULL;
-	bool json = false;
+	struct how how = {0};
 	int option;
 
 	while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
@@ -403,7 +572,10 @@ int main(int argc, char **argv)
 			path = optarg;
 			break;
 		case 'j':
-			json = true;
+			how.json = true;
+			break;
+		case 't':
+			how.text = true;
 			break;
 		case 'h':
 			print_help(stdout);
@@ -415,11 +587,11 @@ int main(int argc, char **argv)
 			return EXIT_USAGE;
 		}
 	}
-	for (size_t i = 0; argc == optind + 1 && i < sizeof(commands) / sizeof(commands[0]); i++)
+	for (size_t i = 0; argc > optind && i < sizeof(commands) / sizeof(commands[0]); i++)
 		if (strcmp(commands[i], argv[optind]) == 0)
-			return run(path, commands[i], json);
+			return command_line(path, commands[i], argv + optind + 1, how);
 	if (argc > optind)
-		fprintf(stderr, "attnctl: \"%s\" is no command, or not the only one\n", argv[optind]);
+		fprintf(stderr, "attnctl: \"%s\" is no command\n", argv[optind]);
 	print_help(stderr);
 	return EXIT_USAGE;
 }

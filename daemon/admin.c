@@ -22,16 +22,18 @@
 #define STEP_NS		UINT64_C(2000000000)
 #define MAX_CONNECTIONS 16
 #define MAX_CALLS	32 /* asked of the leader and not answered, given up ones too */
-#define REQUEST_BYTES	256
+#define REQUEST_MIN	256
+#define REQUEST_MAX	(1 << 20) /* a long prompt's tokens as text */
 
-static const char *const commands[] = {"status", "sessions", "caches", "plan"};
+static const char *const commands[] = {"status", "sessions", "caches", "plan",	"pins",
+				       "tree",	 "pin",	     "unpin",  "flush", "evict"};
 
 struct connection {
 	struct admin *admin;
 	int sock;
 	struct loop_source *source, *timer;
-	char request[REQUEST_BYTES];
-	size_t received;
+	char *request;
+	size_t received, room;
 	struct call *call; /* the leader's answer is awaited */
 	char *answer;
 	size_t length, sent;
@@ -77,6 +79,7 @@ static void close_connection(struct connection *c)
 	loop_remove(a->control->loop, c->source);
 	loop_remove(a->control->loop, c->timer);
 	close(c->sock);
+	free(c->request);
 	free(c->answer);
 	free(c);
 }
@@ -158,20 +161,23 @@ void admin_mail(struct admin *a, const struct mail *letter)
 
 /* ---- Asking ---- */
 
-static int ask_leader(struct connection *c, const char *command)
+/* Takes the arguments over. */
+static int ask_leader(struct connection *c, const char *command, json_t *args)
 {
 	struct admin *a = c->admin;
 	struct call *call;
 	int r;
 
-	if (a->num_calls >= MAX_CALLS)
-		return -EBUSY;
-	call = calloc(1, sizeof(*call));
-	if (!call)
-		return -ENOMEM;
+	call = a->num_calls < MAX_CALLS ? calloc(1, sizeof(*call)) : NULL;
+	if (!call) {
+		json_decref(args);
+		return a->num_calls < MAX_CALLS ? -ENOMEM : -EBUSY;
+	}
 	*call = (struct call){.connection = c, .command = command, .next = a->calls};
-	r = control_mail(a->control, &(struct mail){.type = MAIL_ADMIN, .command = command, .cookie = call});
+	r = control_mail(a->control,
+			 &(struct mail){.type = MAIL_ADMIN, .command = command, .args = args, .cookie = call});
 	if (r) {
+		json_decref(args);
 		free(call);
 		return r;
 	}
@@ -181,63 +187,118 @@ static int ask_leader(struct connection *c, const char *command)
 	return 0;
 }
 
-static const char *find_command(const char *text, size_t length)
+/* "evict cache=llama blocks=10" as {"command": "evict", "cache": "llama", "blocks": 10}. */
+static json_t *parse_words(char *text)
 {
-	json_t *object = json_loadb(text, length, 0, NULL);
-	const char *name = json_string_value(json_object_get(object, "command")), *found = NULL;
+	char *rest, *word = strtok_r(text, " ", &rest), *value, *end;
+	json_t *object = json_pack("{s:s*}", "command", word);
 
-	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
-		const char *command = commands[i];
+	while (object && (word = strtok_r(NULL, " ", &rest))) {
+		json_int_t number;
 
-		if (name ? strcmp(command, name) == 0
-			 : strlen(command) == length && memcmp(command, text, length) == 0)
-			found = command;
+		value = strchr(word, '=');
+		if (!value) {
+			json_decref(object);
+			return NULL;
+		}
+		*value++ = '\0';
+		number = strtoll(value, &end, 10);
+		json_object_set_new(object, word, *value && !*end ? json_integer(number) : json_string(value));
 	}
-	json_decref(object);
-	return found;
+	return object;
+}
+
+static json_t *parse_request(const char *request, size_t length)
+{
+	char *text = strndup(request, length);
+	json_t *object = NULL;
+
+	if (text && *text == '{')
+		object = json_loads(text, 0, NULL);
+	else if (text)
+		object = parse_words(text);
+	free(text);
+	return object;
+}
+
+static const char *find_command(const json_t *request)
+{
+	const char *name = json_string_value(json_object_get(request, "command"));
+
+	for (size_t i = 0; name && i < sizeof(commands) / sizeof(commands[0]); i++)
+		if (strcmp(commands[i], name) == 0)
+			return commands[i];
+	return NULL;
 }
 
 static void ask(struct connection *c, size_t length)
 {
 	struct loop *l = c->admin->control->loop;
 	const char *command;
+	json_t *request;
 	int r;
 
 	while (length && (c->request[length - 1] == '\r' || c->request[length - 1] == ' '))
 		length--;
-	command = find_command(c->request, length);
+	request = parse_request(c->request, length);
+	command = find_command(request);
 	if (!command) {
-		answer_error(c, -EINVAL, "unknown command: status, sessions, caches or plan");
+		json_decref(request);
+		answer_error(
+			c, -EINVAL,
+			"unknown command: status, sessions, caches, plan, pins, tree, pin, unpin, flush or evict");
 		return;
 	}
 	/* Nothing more is read. */
 	loop_remove(l, c->source);
 	c->source = NULL;
 	loop_set_timer(l, c->timer, loop_now(l) + STEP_NS);
-	r = ask_leader(c, command);
+	r = ask_leader(c, command, request);
 	if (r)
 		answer_error(c, r, "too many requests wait for the leader");
+}
+
+/* Room for more of the request. */
+static bool grow_request(struct connection *c)
+{
+	size_t room = c->room ? 2 * c->room : REQUEST_MIN;
+	char *larger;
+
+	if (c->received < c->room)
+		return true;
+	larger = realloc(c->request, room);
+	if (!larger)
+		return false;
+	c->request = larger;
+	c->room = room;
+	return true;
 }
 
 static void on_readable(void *arg, uint32_t events)
 {
 	struct connection *c = arg;
-	ssize_t n = recv(c->sock, c->request + c->received, sizeof(c->request) - c->received, MSG_DONTWAIT);
-	const char *end;
+	const char *end = NULL;
+	ssize_t n;
 
 	(void)events;
+	if (!grow_request(c)) {
+		answer_error(c, -ENOMEM, "no memory for the request");
+		return;
+	}
+	n = recv(c->sock, c->request + c->received, c->room - c->received, MSG_DONTWAIT);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
-	if (n > 0)
+	if (n > 0) {
+		end = memchr(c->request + c->received, '\n', (size_t)n);
 		c->received += (size_t)n;
-	end = memchr(c->request, '\n', c->received);
+	}
 	if (end)
 		ask(c, (size_t)(end - c->request));
 	else if (n == 0 && c->received) /* asked without a line's end, and shut down */
 		ask(c, c->received);
 	else if (n <= 0)
 		close_connection(c);
-	else if (c->received == sizeof(c->request))
+	else if (c->received == REQUEST_MAX)
 		answer_error(c, -EMSGSIZE, "the request is too long");
 }
 

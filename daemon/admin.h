@@ -2,8 +2,9 @@
 /*
  * The administrators' socket: one request, one JSON object, the end.
  *
- * In:   a line "status", "sessions", "caches" or "plan", or {"command": "status"}. Out: control's part
- *       (status.c) merged with the leader's. Next: leader.c by mail; client/attnctl.c prints.
+ * In:   a line of at most 1 MiB: {"command": "evict", "cache": "llama", "blocks": 10}, or in words:
+ *       evict cache=llama blocks=10. Out: control's part (status.c) merged with the leader's.
+ * Next: leader.c and manage.c by mail; client/attnctl.c prints.
  *
  * What the leader answers is an object, merged into the top; for "sessions" it is {"sessions":
  * [{"id": n, ...}]}, each merged into that session's entry. An error is {"error": text, "errno": n}.

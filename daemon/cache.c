@@ -528,7 +528,7 @@ static int table_slot(struct pool *p)
 
 		if (!c)
 			return i;
-		if (!c->engines && (!idle || c->total < idle->total))
+		if (!c->engines && !c->keeps && (!idle || c->total < idle->total))
 			idle = c;
 	}
 	if (!idle)

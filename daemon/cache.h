@@ -23,6 +23,7 @@
 #include "pool.h"
 
 struct ns_table;
+struct held;
 
 enum block_state { BLOCK_FREE, BLOCK_PRIVATE, BLOCK_PUBLIC };
 
@@ -88,9 +89,11 @@ struct cache {
 	uint64_t total, free, evictable; /* blocks; referenced = total - free - evictable */
 	uint64_t outstanding;		 /* blocks that grants still guarantee beyond what their engines use */
 	uint64_t granted;		 /* blocks, sum of the grants */
-	uint64_t evicted, copied;	 /* blocks, since the start */
+	uint64_t evicted, collapsed;	 /* blocks, since the start */
+	struct held *twins;		 /* sequences with blocks that the tree has, too (collapse.c) */
 	struct layer_scales *scales;	 /* [layers] */
 	uint32_t engines;		 /* that opened it */
+	uint32_t keeps;			 /* pins and administrators' work: it is not destroyed */
 };
 
 static inline struct block_extent *cache_ext(const struct cache *c, uint32_t id)

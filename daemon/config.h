@@ -58,6 +58,8 @@ enum config_event_loop { CONFIG_LOOP_AUTO, CONFIG_LOOP_URING, CONFIG_LOOP_EPOLL 
 	X(limits, "max-sessions", U32, max_sessions, "256", 1, 65536, RELOAD, "clients connected at once")          \
 	X(limits, "max-sessions-per-uid", U32, max_sessions_per_uid, "0", 0, 65536, RELOAD,                         \
 	  "of one uid; 0: three quarters of max-sessions")                                                          \
+	X(limits, "pin-budget", U32, pin_budget, "25", 0, 100, START,                                               \
+	  "percent of the pool that administrators may pin")                                                        \
 	X(limits, "max-sequences", U32, max_sequences, "65536", 1, 1 << 24, START, "open sequences of one engine")  \
 	X(limits, "max-segment-mb", U32, max_segment_mb, "0", 0, 1 << 24, RELOAD,                                   \
 	  "MiB of one registered segment; 0: as much as arena-max")                                                 \
@@ -100,6 +102,7 @@ struct config {
 
 	uint32_t max_sessions;	       /* all */
 	uint32_t max_sessions_per_uid; /* not 0 after config_load */
+	uint32_t pin_budget;	       /* percent of the pool */
 	uint32_t max_sequences;	       /* of one engine */
 	uint32_t max_segment_mb;       /* not 0 after config_load */
 	bool drain_on_term;

@@ -68,7 +68,7 @@ static void engine_free(struct engine_table *t, struct engine *e)
 	*p = e->next;
 	for (uint32_t i = 0; i < e->num_caches; i++) {
 		engine_grant(e, i, 0, 0);
-		if (!--e->caches[i].cache->engines && e->alone)
+		if (!--e->caches[i].cache->engines && e->alone && !e->caches[i].cache->keeps)
 			cache_destroy(e->caches[i].cache); /* nobody could ever hit it */
 	}
 	for (uint32_t i = 1; i < e->num_ns; i++)

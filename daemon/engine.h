@@ -43,7 +43,7 @@ struct seq {
 	bool used;	 /* a plan row, trim or fork came: open no longer repeats its answer */
 	bool closed;	 /* gone by name; freed when no plan names it */
 	uint64_t answer; /* of open */
-	struct {
+	struct seq_place {
 		struct held held;
 		struct plan *plan;     /* live, or NULL */
 		uint64_t pending_trim; /* for when the plan ends; UINT64_MAX: none */

@@ -65,6 +65,11 @@ struct leader {
 	uint64_t now; /* ns, of this round */
 	void *copy;   /* what was copied out of an arena */
 	size_t copy_bytes;
+	struct pin *pins; /* manage.c's */
+	struct chore *chores;
+	uint32_t num_pins, num_chores, last_pin;
+	uint64_t pinned_bytes;
+	uint64_t pins_until; /* ns: no pin ends earlier */
 };
 
 /* ---- intake.c ---- */
@@ -109,6 +114,17 @@ void reply_wake(struct lead_session *ls);
 
 /** All live plans in words; to be freed. NULL: no memory. */
 char *explain_plans(const struct leader *l);
+
+/* ---- manage.c ---- */
+
+/** Begin an administrator's command about a cache; false: it is none. It answers by itself. */
+bool manage_begin(struct leader *l, const struct mail *m);
+/** A slice of what was begun. False: there is nothing. */
+bool manage_slice(struct leader *l);
+/** Drop the pins whose time is over. */
+void manage_expire(struct leader *l);
+void manage_end(struct leader *l);
+struct json_t *manage_pins(const struct leader *l);
 
 /* ---- report.c ---- */
 /** The leader's part of an administrator's answer. A new reference, or NULL. */

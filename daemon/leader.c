@@ -10,6 +10,7 @@
  * wake sockets (R4): an idle daemon uses no CPU.
  */
 #include <errno.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -19,6 +20,7 @@
 
 #include "../kernels/cpu.h"
 #include "../shm/futex.h"
+#include "collapse.h"
 #include "lead.h"
 #include "log.h"
 
@@ -198,10 +200,12 @@ static void read_mail(struct leader *l, const struct mail *m)
 		owner_gone(l, m->session);
 		break;
 	case MAIL_ADMIN:
-		mailbox_send(l->control, &(struct mail){.type = MAIL_ADMIN_DONE,
-							.cookie = m->cookie,
-							.command = m->command,
-							.reply = report_make(l, m->command)});
+		if (!manage_begin(l, m))
+			mailbox_send(l->control, &(struct mail){.type = MAIL_ADMIN_DONE,
+								.cookie = m->cookie,
+								.command = m->command,
+								.reply = report_make(l, m->command)});
+		json_decref(m->args);
 		break;
 	case MAIL_STOP:
 		l->stopping = true;
@@ -279,6 +283,7 @@ static bool look_around(struct leader *l)
 	bool did = false;
 
 	l->now = attnd_now_ns();
+	manage_expire(l);
 	while (atomic_load_explicit(&l->inbox.waiting, memory_order_acquire) && mailbox_take(&l->inbox, &m)) {
 		read_mail(l, &m);
 		did = true;
@@ -296,11 +301,21 @@ static void poll_rings(void *ctx)
 	(void)look_around(ctx);
 }
 
+/* When there is nothing else: a little of what may wait. */
+static bool idle_slice(struct leader *l)
+{
+	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++)
+		if (l->pool.caches[i] && collapse_step(l->pool.caches[i]))
+			return true;
+	return false;
+}
+
 static bool round_once(struct leader *l)
 {
 	bool did = look_around(l);
 
-	return team_help(&l->team) || did;
+	did |= manage_slice(l);
+	return team_help(&l->team) || did || idle_slice(l);
 }
 
 /* ---- Parking ---- */
@@ -317,7 +332,7 @@ static void set_parked(struct leader *l, uint32_t parked)
 /* How long it may sleep: ms, -1 for ever, 0 if there is something to do after all. */
 static int park_time(struct leader *l)
 {
-	uint64_t until = UINT64_MAX, now = attnd_now_ns();
+	uint64_t until = l->pins_until, now = attnd_now_ns();
 	int most = -1;
 
 	if (atomic_load_explicit(&l->inbox.waiting, memory_order_acquire))
@@ -440,6 +455,7 @@ int leader_start(const struct config *cfg, uint64_t instance, struct mailbox *to
 	l->cfg = cfg;
 	l->control = to_control;
 	l->park_fd = l->team_fd = l->inbox.fd = -1;
+	l->pins_until = UINT64_MAX;
 	realm_table_init(&l->realms, instance);
 	l->realms.peek_entries = cfg->peek_entries;
 	l->engines.ns = &l->ns;
@@ -506,6 +522,7 @@ void leader_destroy(struct leader *l)
 		while (!session_wind_down(l, ls))
 			;
 	}
+	manage_end(l);
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++)
 		cache_destroy(l->pool.caches[i]);
 	pool_destroy(&l->pool);

@@ -33,8 +33,10 @@ void mailbox_destroy(struct mailbox *m)
 
 	if (!m->last) /* never initialised */
 		return;
-	while (mailbox_take(m, &letter))
+	while (mailbox_take(m, &letter)) {
+		json_decref(letter.args);
 		json_decref(letter.reply);
+	}
 	pthread_mutex_destroy(&m->lock);
 	close(m->fd);
 	*m = (struct mailbox){.fd = -1};

@@ -41,7 +41,8 @@ struct mail {
 	struct session *session;
 	uint32_t index;
 	struct attnd_region region;
-	const char *command;  /* MAIL_ADMIN: "status", "caches", "sessions"; lives until the answer */
+	const char *command;  /* MAIL_ADMIN: "status", "caches", "sessions"...; lives for ever */
+	struct json_t *args;  /* MAIL_ADMIN: an object, the receiver's */
 	struct json_t *reply; /* MAIL_ADMIN_DONE: a new reference */
 	void *cookie;	      /* MAIL_ADMIN: comes back */
 	struct mail *next;

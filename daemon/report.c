@@ -27,7 +27,7 @@ static json_t *cache_report(const struct cache *c)
 	for (int i = 0; i < 16; i++)
 		snprintf(print + 2 * i, 3, "%02x", id->fingerprint[i]);
 	return json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:i, s:i, s:s, s:o, s:o, s:o, s:o, s:o, "
-			 "s:o, s:o}",
+			 "s:o, s:o, s:o}",
 			 "name", name, "realm", c->realm, "fingerprint", print, "num_layers", (int)id->num_layers,
 			 "num_heads", (int)id->num_heads, "num_kv_heads", (int)id->num_kv_heads, "head_dim",
 			 (int)id->head_dim, "head_dim_v", (int)id->head_dim_v, "kv_dtype", dtypes[id->kv_dtype],
@@ -36,7 +36,7 @@ static json_t *cache_report(const struct cache *c)
 			 "block_bytes", number(c->block_bytes), "blocks", number(c->total), "blocks_free",
 			 number(c->free), "blocks_evictable", number(c->evictable), "blocks_referenced",
 			 number(c->total - c->free - c->evictable), "blocks_granted", number(c->granted),
-			 "blocks_evicted", number(c->evicted));
+			 "blocks_evicted", number(c->evicted), "blocks_collapsed", number(c->collapsed));
 }
 
 static json_t *caches(const struct leader *l)
@@ -144,6 +144,8 @@ json_t *report_make(const struct leader *l, const char *command)
 		return json_pack("{s:o}", "sessions", sessions(l));
 	if (!strcmp(command, "plan"))
 		return plans(l);
+	if (!strcmp(command, "pins"))
+		return manage_pins(l);
 	attnd_features_format(l->features, features, sizeof(features));
 	return json_pack("{s:s, s:s, s:i, s:o, s:o, s:o}", "isa", attnd_isa_name(l->features), "cpu_features",
 			 features, "threads", (int)l->team.num_members, "pool", pool_report(l), "counters",

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "collapse.h"
+
 #define NONE ATTND_BLOCK_NONE
 
 static uint32_t find_child(const struct cache *c, uint32_t ns, uint32_t parent, uint32_t slot, uint64_t token)
@@ -151,6 +153,7 @@ void held_unfill(struct held *h, struct cache *c)
 
 void held_destroy(struct held *h, struct cache *c)
 {
+	collapse_forget(h, c);
 	drop_entries(h, c, 0);
 	held_stand(h, c, NONE);
 	free(h->table);
@@ -165,6 +168,7 @@ void held_trim(struct held *h, struct cache *c, uint64_t length)
 
 	if (length >= h->length)
 		return;
+	collapse_restart(h);
 	drop_entries(h, c, keep);
 	while (stand != NONE && begins_at(c, stand) >= length)
 		stand = cache_block(c, stand)->parent;
@@ -261,6 +265,8 @@ int held_fork(struct held *to, struct held *from, struct cache *c, uint64_t leng
 		else if (begins_at(c, to->table[i].id) >= length) /* left the path: as in held_trim */
 			held_set(to, c, i, stand, false);
 		freeze(c, to->table[i].id, left < c->block_size ? (uint32_t)left : c->block_size);
+		if (to->table[i].twin)
+			collapse_note(to, c, i);
 	}
 	return 0;
 }
@@ -332,7 +338,7 @@ static void publish_private(struct held *h, struct cache *c, uint32_t ns, struct
 	a->owner = a->refs == 1 ? h->serial : 0;
 	a->frozen = a->refs > 1 && a->fill > end - position;
 	held_stand(h, c, e->id);
-	e->own = false;
+	e->own = e->twin = false;
 	cache_unref(c, e->id);
 	h->stand_pos = end;
 }
@@ -357,6 +363,8 @@ uint64_t held_publish(struct held *h, struct cache *c, uint32_t ns, uint64_t upt
 		if (k) {
 			held_stand(h, c, stand);
 			h->stand_pos += k;
+			if (!(h->stand_pos & (c->block_size - 1)) && cache_aux(c, e->id)->state == BLOCK_PRIVATE)
+				collapse_note(h, c, i);
 			continue;
 		}
 		if (cache_aux(c, e->id)->state == BLOCK_PUBLIC || owner_comes_first(h, c, slot, *tokens))

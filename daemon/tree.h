@@ -21,6 +21,7 @@ struct table_entry {
 	uint8_t *flags;
 	uint32_t id;
 	bool own;
+	bool twin; /* own, and the tree may have the same bits in another block */
 };
 
 /* A sequence in one cache. */
@@ -32,6 +33,12 @@ struct held {
 	uint64_t stand_pos; /* of these, how many the tree has along the path; <= length */
 	uint64_t pub_limit; /* never published from here on */
 	uint64_t serial;    /* names the sequence as a tail's owner */
+	struct {	    /* collapse.c's: block indices [low, at) are to be looked at, from the end */
+		struct held *prev, *next;
+		uint32_t low, at;
+		uint32_t block, layer; /* of the tree, at index at - 1 or deeper; layers compared */
+		bool listed;
+	} collapse;
 };
 
 void held_init(struct held *h, uint64_t serial);

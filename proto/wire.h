@@ -599,6 +599,7 @@ ATTND_WIRE_AT(struct attnd_session_region, cq_head, 512);
 	X(failed_jobs, "jobs that ended with an error")       \
 	X(evicted_blocks, "blocks evicted")                   \
 	X(copied_blocks, "blocks copied on write")            \
+	X(collapsed_blocks, "duplicates freed")               \
 	X(sessions, "sessions connected")                     \
 	X(sequences, "sequences open")                        \
 	X(peek_lost, "entries that the peek table lost for others")

@@ -116,6 +116,8 @@ static void handle(struct leader *l, struct mail *letter)
 		break;
 	case MAIL_ADMIN:
 		letter->reply = admin_reply(l, letter->command);
+		json_decref(letter->args);
+		letter->args = NULL;
 		letter->type = MAIL_ADMIN_DONE;
 		answer(l, letter);
 		break;

@@ -870,10 +870,16 @@ static void test_admin_nonsense(void **state)
 	assert_error(admin_ask(f, "\n"), -EINVAL);
 	assert_error(admin_ask(f, "{\"command\": 5}\n"), -EINVAL);
 	assert_error(admin_ask(f, "[[[[[[[[[[[[[[[[\n"), -EINVAL);
+	assert_error(admin_ask(f, "evict words\n"), -EINVAL);
+	json_decref(admin_ask(f, "evict cache=a blocks=5\n"));
 	memset(large, 'x', sizeof(large));
 	large[sizeof(large) - 1] = '\0';
 	sock = admin_connect(f);
-	assert_int_equal(send(sock, large, 256, MSG_NOSIGNAL), 256);
+	for (int i = 0; i < (1 << 20) / 256; i++) {
+		assert_int_equal(send(sock, large, 256, MSG_NOSIGNAL | MSG_DONTWAIT), 256);
+		step(f, 0);
+		step(f, 0);
+	}
 	assert_error(admin_answer(f, sock), -EMSGSIZE);
 	sock = admin_connect(f); /* no line's end, but an end */
 	assert_int_equal(send(sock, "status", 6, MSG_NOSIGNAL), 6);

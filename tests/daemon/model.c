@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../daemon/collapse.h"
 #include "oracle.h"
 
 enum {
@@ -112,11 +113,23 @@ static const struct mseq *any_seq(struct model *m)
 	return NULL;
 }
 
+/* What some sequence holds, or will hold when its plan is through. */
+static const struct text *any_text(struct model *m)
+{
+	const struct mseq *s = any_seq(m);
+	uint32_t rank = pick(m, RANKS);
+	const struct mplan *p = s ? s->in[rank].plan : NULL;
+
+	for (uint32_t i = 0; p && i < p->num_rows; i++)
+		if (p->row[i].seq == s)
+			return &p->row[i].after;
+	return s ? &s->in[rank].text : NULL;
+}
+
 /* Tokens from position `at` on: another sequence's as far as it goes, then new ones; sometimes one is changed. */
 static void make_tokens(struct model *m, uint32_t at, uint32_t n, uint64_t *ret)
 {
-	const struct mseq *donor = any_seq(m);
-	const struct text *t = donor ? &donor->in[pick(m, RANKS)].text : NULL;
+	const struct text *t = any_text(m);
 
 	for (uint32_t i = 0; i < n; i++)
 		ret[i] = t && at + i < t->len ? t->token[at + i] : 100 + pick(m, m->shape->alphabet);
@@ -395,6 +408,38 @@ struct batch {
 	uint32_t num;
 };
 
+/* A sequence that holds just what stands before row i of the batch. */
+static struct mseq *twin_of(struct model *m, const struct batch *b, uint32_t i, uint32_t engine, uint32_t rank)
+{
+	uint32_t start = (uint32_t)b->request[i].wire.start;
+	const struct mseq *s = b->seq[i];
+
+	for (uint32_t k = 0; s && start <= s->in[rank].text.len && k < SEQS; k++) {
+		struct mseq *o = &m->seq[k];
+
+		if (o != s && o->there && o->named && o->engine == engine && o->in[rank].text.len == start &&
+		    o->in[rank].text.seed == s->in[rank].text.seed &&
+		    (!start || o->in[rank].text.prefix[start - 1] == s->in[rank].text.prefix[start - 1]))
+			return o;
+	}
+	return NULL;
+}
+
+/* The same step as the row before it, for a twin of its sequence. */
+static bool make_twin_row(struct model *m, struct batch *b, uint32_t i, uint32_t engine, uint32_t rank)
+{
+	struct mseq *s = i && chance(m, 40) ? twin_of(m, b, i - 1, engine, rank) : NULL;
+
+	if (!s)
+		return false;
+	b->seq[i] = s;
+	memcpy(b->tokens[i], b->tokens[i - 1], sizeof(b->tokens[i]));
+	b->request[i] = b->request[i - 1];
+	b->request[i].wire.key = s->key;
+	b->request[i].tokens = b->tokens[i];
+	return true;
+}
+
 static void make_row(struct model *m, struct batch *b, uint32_t i, uint32_t engine, uint32_t rank)
 {
 	struct mseq *s = chance(m, 3) ? NULL : named_seq(m, engine);
@@ -525,7 +570,8 @@ static void op_plan(struct model *m, uint32_t engine)
 	if (!p)
 		return;
 	for (uint32_t i = 0; i < b.num; i++)
-		make_row(m, &b, i, engine, rank);
+		if (!make_twin_row(m, &b, i, engine, rank))
+			make_row(m, &b, i, engine, rank);
 	busy = batch_busy(&b, rank);
 	*p = (struct mplan){.engine = engine, .rank = rank, .session = session, .num_rows = b.num};
 	for (uint32_t i = 0; i < b.num && !busy; i++)
@@ -672,6 +718,32 @@ static void op_end(struct model *m)
 	plan_over(m, p);
 }
 
+static void check_tables(struct model *m)
+{
+	for (uint32_t i = 0; i < SEQS; i++) {
+		const struct mseq *s = &m->seq[i];
+
+		for (uint32_t r = 0; s->there && r < RANKS; r++)
+			oracle_table(&m->oracle, cache_of(m, s->engine, r), held_of(s, r), &s->in[r].text);
+	}
+}
+
+/* ---- What the leader does when it is idle ---- */
+
+/* Tokens and K/V of all tables stay as they are; check_tables sees to it. */
+static void op_collapse(struct model *m, uint32_t engine)
+{
+	struct cache *c = cache_of(m, engine, pick(m, RANKS));
+	uint64_t before = c->collapsed;
+
+	for (uint32_t i = pick(m, 40); i && collapse_step(c); i--)
+		;
+	SAY(m, "collapse: %d blocks\n", (int)(c->collapsed - before));
+	m->counts->collapsed += c->collapsed - before;
+	if (c->collapsed != before)
+		check_tables(m);
+}
+
 /* ---- Sessions and engines ---- */
 
 /* Its running job comes to an end without success, then its plans are ended. */
@@ -768,18 +840,10 @@ static void one_op(struct model *m)
 		op_owner(m, engine);
 	else if (what < 990)
 		op_leave(m, engine);
+	else if (what < 996)
+		op_collapse(m, engine);
 	else
 		op_grant(m, engine);
-}
-
-static void check_tables(struct model *m)
-{
-	for (uint32_t i = 0; i < SEQS; i++) {
-		const struct mseq *s = &m->seq[i];
-
-		for (uint32_t r = 0; s->there && r < RANKS; r++)
-			oracle_table(&m->oracle, cache_of(m, s->engine, r), held_of(s, r), &s->in[r].text);
-	}
 }
 
 static void check_all(struct model *m)

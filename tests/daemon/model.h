@@ -21,7 +21,7 @@ struct model_shape {
 
 /** What a run saw, so that a test knows that it tested something. */
 struct model_counts {
-	uint64_t hits, taken, copies, evicted, refused, busy, orphans, blocked, published;
+	uint64_t hits, taken, copies, evicted, refused, busy, orphans, blocked, published, collapsed;
 };
 
 void model_run(const struct model_shape *shape, uint64_t seed, uint32_t steps, struct model_counts *counts);

@@ -206,6 +206,41 @@ static void test_twins(void **state)
 	attnd_disconnect(a);
 }
 
+/* Both have planned before either is through: of each full block one copy stays, with the same outputs. */
+static void test_duplicates(void **state)
+{
+	uint64_t tokens[PROMPT + 1], tail = 7;
+	float want[TOY_ROW_FLOATS];
+	struct toy t[2];
+	attnd_t *a[2];
+
+	(void)state;
+	toy_tokens(tokens, PROMPT, 1);
+	struct attnd_row row = {.key = 1, .tokens = tokens, .num_tokens = PROMPT, .publish_upto = PROMPT};
+	for (int i = 0; i < 2; i++) {
+		a[i] = daemon_connect(&daemon_);
+		assert_int_equal(toy_open(&t[i], a[i], 1), 0);
+		assert_int_equal(attnd_seq_open(a[i], 1, 0, tokens, PROMPT, 0, NULL), 0);
+		assert_int_equal(toy_plan(&t[i], 1, &row, 1, NULL), 0);
+	}
+	for (int i = 0; i < 2; i++)
+		for (uint32_t layer = 0; layer < TOY_LAYERS; layer++)
+			assert_int_equal(toy_layer(&t[i], 1, &row, 1, layer), 0);
+	for (int i = 0; i < 1000 && daemon_number(&daemon_, "counters.collapsed_blocks") < PROMPT / 16; i++)
+		sleep_ms(10);
+	assert_int_equal(daemon_number(&daemon_, "counters.collapsed_blocks"), PROMPT / 16);
+	/* 6 of both, and each one's tail. */
+	assert_int_equal(daemon_number(&daemon_, "caches.0.blocks_referenced"), PROMPT / 16 + 2);
+	row = (struct attnd_row){.key = 1, .start = PROMPT, .tokens = &tail, .num_tokens = 1};
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(toy_step(&t[i], 2, &row, 1, NULL), 0);
+		if (i)
+			assert_memory_equal(t[i].out, want, sizeof(want));
+		memcpy(want, t[i].out, sizeof(want));
+		attnd_disconnect(a[i]);
+	}
+}
+
 /* Sessions of one engine share sequences; another engine's keys are its own. */
 static void test_engine(void **state)
 {
@@ -300,8 +335,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, test_start, test_end)
-		TEST(test_hit),	  TEST(test_hit_after_kill), TEST(test_namespaces),	    TEST(test_publish_upto),
-		TEST(test_twins), TEST(test_engine),	     cmocka_unit_test(test_realms),
+		TEST(test_hit),	  TEST(test_hit_after_kill), TEST(test_namespaces), TEST(test_publish_upto),
+		TEST(test_twins), TEST(test_engine),	     TEST(test_duplicates), cmocka_unit_test(test_realms),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

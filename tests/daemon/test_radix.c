@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The behaviours that users of radix caches rely on, one by one.
+ *
+ * In:   short prompts. Out: TAP. Next: daemon/tree.c, cache.c, collapse.c.
+ */
+#include <string.h>
+
+#include "../../daemon/collapse.h"
+#include "world.h"
+
+enum { B = 16, N = 5 * B + 3, SLABS = 3 };
+
+struct fixture {
+	struct world w;
+	struct engine *e;
+	struct cache *c;
+	struct plan *plans;
+	uint64_t key, tokens[N];
+};
+
+static int setup(void **state)
+{
+	static struct fixture f;
+
+	memset(&f, 0, sizeof(f));
+	world_open(&f.w, SLABS, 64);
+	f.e = world_engine(&f.w);
+	f.c = f.e->caches[world_cache(&f.w, f.e, "radix", B)].cache;
+	for (uint64_t i = 0; i < N; i++)
+		f.tokens[i] = 1000 + i;
+	*state = &f;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct fixture *f = *state;
+
+	while (f->plans)
+		plan_end(f->plans);
+	world_close(&f->w);
+	return 0;
+}
+
+static uint64_t open_seq(struct fixture *f, uint32_t ns, const uint64_t *tokens, uint64_t n, uint64_t max)
+{
+	struct answer a = seq_open(&f->w.engines, f->e, ++f->key, ns, tokens, n, max);
+
+	assert_int_equal(a.res, 0);
+	return a.value;
+}
+
+static void close_seq(struct fixture *f, uint64_t key)
+{
+	assert_int_equal(seq_close(f->e, key, NULL).res, 0);
+}
+
+/* What a request would find. */
+static uint64_t hit(struct fixture *f, uint32_t ns, const uint64_t *tokens, uint64_t n)
+{
+	uint64_t found = open_seq(f, ns, tokens, n, UINT64_MAX);
+
+	close_seq(f, f->key);
+	return found;
+}
+
+static struct plan *plan_rows(struct fixture *f, const struct row_request *rows, uint32_t n)
+{
+	struct plan *p = NULL;
+
+	assert_int_equal(plan_make(f, f->e, 0, 1, rows, n, &f->plans, &p), 0);
+	for (uint32_t i = 0; i < n; i++)
+		assert_int_equal(p->rows[i].status, 0);
+	return p;
+}
+
+/* Compute and publish a prompt; its sequence stays open. */
+static uint64_t compute(struct fixture *f, uint32_t ns, const uint64_t *tokens, uint32_t n)
+{
+	uint64_t at = open_seq(f, ns, tokens, n, n - 1);
+	struct row_request row = {.wire = {.key = f->key, .start = at, .publish_upto = n}, .tokens = tokens + at};
+	struct plan *p;
+
+	row.wire.num_tokens = (uint32_t)(n - at);
+	p = plan_rows(f, &row, 1);
+	plan_commit(p);
+	plan_end(p);
+	return f->key;
+}
+
+static void check(const struct fixture *f)
+{
+	const char *bad = cache_check(f->c);
+
+	if (bad)
+		fail_msg("%s", bad);
+}
+
+static void test_exact_lengths(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t longer[N + 1];
+
+	memcpy(longer, f->tokens, sizeof(f->tokens));
+	longer[N] = 7;
+	close_seq(f, compute(f, 0, f->tokens, N));
+	for (uint64_t n = 0; n <= N; n++)
+		assert_int_equal(hit(f, 0, f->tokens, n), n);
+	assert_int_equal(hit(f, 0, longer, N + 1), N);
+	assert_int_equal(hit(f, 0, longer + 1, N), 0);
+	assert_int_equal(open_seq(f, 0, f->tokens, N, 21), 21); /* no more than asked for */
+	check(f);
+}
+
+/* Prompts that part at any token share just what is common, in whatever order they come. */
+static void test_splits(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t other[N];
+
+	close_seq(f, compute(f, 0, f->tokens, N));
+	for (uint32_t at = 0; at < N; at += at < B ? 1 : 5) {
+		uint64_t before = f->c->evictable;
+
+		memcpy(other, f->tokens, sizeof(other));
+		for (uint32_t i = at; i < N; i++)
+			other[i] += 5000 * (at + 1);
+		assert_int_equal(hit(f, 0, other, N), at);
+		close_seq(f, compute(f, 0, other, N));
+		assert_int_equal(hit(f, 0, other, N), N);
+		assert_int_equal(hit(f, 0, f->tokens, N), N);
+		/* What is common is stored once, but for the block that they part in. */
+		assert_int_equal(f->c->evictable - before, (N + B - 1) / B - at / B);
+		assert_int_equal(f->c->evicted, 0);
+		check(f);
+	}
+}
+
+static void test_held_is_not_evicted(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t other[N], held;
+
+	memcpy(other, f->tokens, sizeof(other));
+	for (uint32_t i = 2 * B; i < N; i++)
+		other[i] += 5000;
+	held = compute(f, 0, f->tokens, N);
+	close_seq(f, compute(f, 0, other, N));
+	while (cache_evict(f->c))
+		check(f);
+	assert_int_equal(hit(f, 0, f->tokens, N), N);
+	assert_int_equal(hit(f, 0, other, N), 2 * B);
+	assert_int_equal(referenced(f->c), f->c->total - f->c->free);
+	close_seq(f, held);
+	assert_int_equal(f->c->evictable, (N + B - 1) / B);
+}
+
+/* Leaves go first, one block at a time: what is left is always a prefix. */
+static void test_leaves_first(void **state)
+{
+	struct fixture *f = *state;
+
+	close_seq(f, compute(f, 0, f->tokens, N));
+	for (uint64_t left = N / B * B;; left -= B) {
+		assert_true(cache_evict(f->c));
+		assert_int_equal(hit(f, 0, f->tokens, N), left);
+		check(f);
+		if (!left)
+			break;
+	}
+	assert_false(cache_evict(f->c));
+}
+
+static void test_oldest_first(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t prompt[3][B];
+
+	for (uint32_t k = 0; k < 3; k++) {
+		for (uint32_t i = 0; i < B; i++)
+			prompt[k][i] = 100 * k + i;
+		close_seq(f, compute(f, 0, prompt[k], B));
+	}
+	assert_int_equal(hit(f, 0, prompt[0], B), B); /* a hit is a use */
+	assert_true(cache_evict(f->c));
+	assert_int_equal(f->c->evictable, 2);
+	assert_int_equal(hit(f, 0, prompt[1], B), 0);
+	assert_true(cache_evict(f->c));
+	assert_int_equal(hit(f, 0, prompt[2], B), 0);
+	assert_int_equal(hit(f, 0, prompt[0], B), B);
+}
+
+/* A full cache evicts what a request needs, not a block more. */
+static void test_no_more_than_needed(void **state)
+{
+	struct fixture *f = *state;
+	uint32_t blocks = SLABS * f->c->blocks_per_slab, need = 3;
+	uint64_t prompt[B];
+
+	for (uint32_t k = 0; k < blocks; k++) {
+		for (uint32_t i = 0; i < B; i++)
+			prompt[i] = 1000 * k + i;
+		close_seq(f, compute(f, 0, prompt, B));
+	}
+	assert_int_equal(f->c->evictable, blocks);
+	assert_int_equal(f->c->evicted, 0);
+	compute(f, 0, f->tokens + 1, need * B);
+	assert_int_equal(f->c->evicted, need);
+	check(f);
+}
+
+static void test_namespaces_apart(void **state)
+{
+	struct fixture *f = *state;
+	uint32_t a = world_ns(&f->w, f->e, "a", "bc"), b = world_ns(&f->w, f->e, "ab", "c");
+
+	assert_int_not_equal(a, b);
+	close_seq(f, compute(f, a, f->tokens, N));
+	assert_int_equal(hit(f, a, f->tokens, N), N);
+	assert_int_equal(hit(f, b, f->tokens, N), 0);
+	assert_int_equal(hit(f, 0, f->tokens, N), 0);
+	close_seq(f, compute(f, b, f->tokens, N)); /* nor are its blocks shared */
+	assert_int_equal(f->c->evictable, (uint64_t)2 * ((N + B - 1) / B));
+	while (cache_evict(f->c))
+		;
+	assert_int_equal(hit(f, a, f->tokens, N), 0);
+}
+
+/* ---- Duplicates ---- */
+
+/* Two sequences compute the same prompt in one step; the second's blocks are the duplicates. */
+static struct plan *compute_twice(struct fixture *f, uint64_t keys[2])
+{
+	struct row_request rows[2];
+
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(open_seq(f, 0, f->tokens, N, 0), 0);
+		keys[i] = f->key;
+		rows[i] = (struct row_request){
+			.wire = {.key = f->key, .num_tokens = N, .publish_upto = N},
+			.tokens = f->tokens,
+		};
+	}
+	return plan_rows(f, rows, 2);
+}
+
+static uint64_t collapse_all(struct fixture *f)
+{
+	uint64_t before = f->c->collapsed;
+
+	for (int i = 0; collapse_step(f->c); i++)
+		assert_true(i < 10000);
+	check(f);
+	return f->c->collapsed - before;
+}
+
+static void test_duplicates(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t keys[2], free;
+	struct plan *p = compute_twice(f, keys);
+
+	plan_commit(p);
+	free = f->c->free;
+	assert_int_equal(collapse_all(f), N / B);
+	assert_int_equal(f->c->free, free + N / B);
+	assert_int_equal(collapse_all(f), 0);
+	for (uint32_t i = 0; i < N / B; i++) {
+		const struct held *a = &seq_find(f->e, keys[0])->in[0].held,
+				  *b = &seq_find(f->e, keys[1])->in[0].held;
+
+		assert_int_equal(a->table[i].id, b->table[i].id);
+	}
+	/* The last reader keeps it. */
+	plan_end(p);
+	close_seq(f, keys[0]);
+	while (cache_evict(f->c))
+		;
+	assert_int_equal(seq_find(f->e, keys[1])->in[0].held.length, N);
+	assert_int_equal(hit(f, 0, f->tokens, N), N);
+}
+
+static void test_unequal_duplicates(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t keys[2];
+	struct plan *p = compute_twice(f, keys);
+	const struct table_entry *e;
+	char *byte;
+
+	plan_commit(p);
+	e = &seq_find(f->e, keys[1])->in[0].held.table[2];
+	byte = (char *)f->w.pool.nodes[0].base + e->offset + f->c->block_bytes - 1;
+	*byte ^= 1;
+	e = &seq_find(f->e, keys[1])->in[0].held.table[3];
+	e->flags[0] ^= 1;
+	assert_int_equal(collapse_all(f), N / B - 2);
+	*byte ^= 1;
+	assert_int_equal(collapse_all(f), 0); /* compared once */
+}
+
+/* A running job reads the table: it stays as it is until the job is done. */
+static void test_duplicates_of_a_running_job(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t keys[2];
+	struct plan *p = compute_twice(f, keys);
+
+	plan_commit(p);
+	p->running = 1;
+	assert_int_equal(collapse_all(f), 0);
+	p->running = 0;
+	assert_int_equal(collapse_all(f), N / B);
+}
+
+/* A fork's blocks are its own, too; what is trimmed or closed in between is left alone. */
+static void test_duplicates_of_a_fork(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t keys[2];
+	struct plan *p = compute_twice(f, keys);
+
+	plan_commit(p);
+	plan_end(p);
+	assert_int_equal(seq_fork(&f->w.engines, f->e, keys[1], ++f->key, 2 * B + 5).res, 0);
+	(void)collapse_step(f->c);
+	assert_int_equal(seq_trim(f->e, keys[1], 3 * B + 1, NULL).res, 0);
+	assert_int_equal(collapse_all(f), 3 + 2);
+	assert_int_equal(seq_trim(f->e, keys[1], B, NULL).res, 0);
+	close_seq(f, keys[1]);
+	assert_int_equal(collapse_all(f), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+		TEST(test_exact_lengths),	 TEST(test_splits),
+		TEST(test_held_is_not_evicted),	 TEST(test_leaves_first),
+		TEST(test_oldest_first),	 TEST(test_no_more_than_needed),
+		TEST(test_namespaces_apart),	 TEST(test_duplicates),
+		TEST(test_unequal_duplicates),	 TEST(test_duplicates_of_a_running_job),
+		TEST(test_duplicates_of_a_fork),
+	};
+
+	return cmocka_run_group_tests_name("radix", tests, NULL, NULL);
+}
