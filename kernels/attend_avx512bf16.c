@@ -34,13 +34,36 @@ static void softmax(const struct attnd_x86_tile *t)
 enum { FEW = 4, SIDE = 2 };
 
 /*
+ * What the next tile's K or V is prefetched by: two lines a call, group after group, since memory
+ * likes long runs. A pair of lines is half a strip of V, and strips are `stride` apart.
+ */
+struct ahead {
+	const char *const *base; /* of each group */
+	size_t stride;
+	uint32_t group, groups, pair, pairs;
+};
+
+ATTND_INLINE void prefetch_pair(struct ahead *a)
+{
+	const char *p = a->base[a->group] + (a->pair >> 1) * a->stride + (a->pair & 1) * 128;
+
+	_mm_prefetch(p, _MM_HINT_T1);
+	_mm_prefetch(p + 64, _MM_HINT_T1);
+	if (++a->pair < a->pairs)
+		return;
+	a->pair = 0;
+	a->group += a->group + 1 < a->groups;
+}
+
+/*
  * Up to four rows widen K/V in registers on the way to the products; x, the rows' fours of q or
  * of weights, stands ready in whole vectors ([four][row]), since broadcasts would take the ports
  * that widening needs. More rows read a panel of widened K/V and broadcast x.
  */
 struct source {
 	const struct attnd_lookup *lookup; /* NULL: at[] is widened */
-	const char *at[SIDE], *next[SIDE];
+	const char *at[SIDE];
+	struct ahead *ahead; /* with lookup */
 	const char *x;
 	size_t x_stride; /* without lookup: from a row to the next */
 };
@@ -51,10 +74,11 @@ ATTND_INLINE void multiply_four(const struct source *s, int m, uint32_t n, uint3
 {
 	__m512i a[SIDE][2];
 
+	if (s->lookup)
+		prefetch_pair(s->ahead);
 	ATTND_UNROLL
 	for (uint32_t c = 0; c < n; c++) {
 		if (s->lookup) {
-			_mm_prefetch(s->next[c] + u * 64, _MM_HINT_T1);
 			_mm_prefetch(s->at[c] + (u + 8) * 64, _MM_HINT_T0); /* the core does not look beyond 4 KB */
 			attnd_widen_row(s->lookup, _mm512_load_si512(s->at[c] + u * 64), &a[c][0], &a[c][1]);
 		} else {
@@ -118,12 +142,7 @@ ATTND_INLINE void value_fours(const struct source *s, int m, uint32_t n, const s
 	for (uint32_t g = 0; g < t->groups; g++) {
 		ATTND_UNROLL
 		for (uint32_t c = 0; c < n; c++) {
-			if (s->lookup) {
-				at.at[c] = t->v[g] + (j + c) * t->v_stride;
-				at.next[c] = t->next_v[g] + (j + c) * t->v_stride;
-			} else {
-				at.at[c] = s->at[c] + g * group;
-			}
+			at.at[c] = s->lookup ? t->v[g] + (j + c) * t->v_stride : s->at[c] + g * group;
 		}
 		ATTND_UNROLL
 		for (uint32_t u = 0; u < 4; u++)
@@ -152,7 +171,8 @@ ATTND_INLINE void spread(int m, uint32_t n, const char *rows, size_t stride, cha
 
 ATTND_INLINE void few_scores(const struct attnd_lookup *l, int m, const struct attnd_x86_tile *t)
 {
-	struct source s = {.lookup = l, .x = t->panel};
+	struct ahead ahead = {.base = t->next_k, .stride = 256, .groups = t->groups, .pairs = (t->k_rows + 1) / 2};
+	struct source s = {.lookup = l, .ahead = &ahead, .x = t->panel};
 	uint32_t g = 0;
 
 	spread(m, t->k_rows, t->q, t->q_stride, t->panel);
@@ -160,9 +180,7 @@ ATTND_INLINE void few_scores(const struct attnd_lookup *l, int m, const struct a
 		bool two = g + 1 < t->groups;
 
 		s.at[0] = t->k[g];
-		s.next[0] = t->next_k[g];
 		s.at[1] = t->k[g + two];
-		s.next[1] = t->next_k[g + two];
 		if (two)
 			score_fours(&s, m, 2, t, 0, g);
 		else
@@ -179,7 +197,8 @@ ATTND_INLINE void few_scores(const struct attnd_lookup *l, int m, const struct a
 
 ATTND_INLINE void few_values(const struct attnd_lookup *l, int m, const struct attnd_x86_tile *t, uint32_t first)
 {
-	struct source s = {.lookup = l, .x = t->panel};
+	struct ahead ahead = {.base = t->next_v, .stride = t->v_stride, .groups = t->groups, .pairs = 2 * t->strips};
+	struct source s = {.lookup = l, .ahead = &ahead, .x = t->panel};
 
 	spread(m, t->groups * 4, (const char *)(t->s + first * ATTND_X86_STEP), ATTND_X86_STEP * sizeof(float),
 	       t->panel);
