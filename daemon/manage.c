@@ -373,10 +373,13 @@ bool manage_slice(struct leader *l)
 	json_t *answer = o ? chore_slice(l, o) : NULL;
 
 	if (answer) {
+		void *cookie = o->cookie;
+		const char *command = o->command;
+
 		l->chores = o->next;
 		l->num_chores--;
-		reply(l, o->cookie, o->command, answer);
-		chore_free(l, o);
+		chore_free(l, o); /* first: the answer is control's alone once it is sent */
+		reply(l, cookie, command, answer);
 	}
 	return o != NULL;
 }
