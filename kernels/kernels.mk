@@ -26,11 +26,6 @@ else
 KERNELS_OBJS := $(filter-out $(O)/kernels/x86.o $(O)/kernels/attend_avx%.o $(O)/kernels/partial_avx2.o $(O)/kernels/tile_avx2.o $(O)/kernels/attend_amx.o,$(KERNELS_OBJS))
 endif
 
-# Files of the other architecture: anything with rvv in its name.
-ifeq ($(filter riscv64%,$(shell $(CC) -dumpmachine)),)
-KERNELS_OBJS := $(foreach o,$(KERNELS_OBJS),$(if $(findstring rvv,$(o)),,$(o)))
-endif
-
 # riscv64: base V, Zvfh and Zvfbfwma in files of their own; nothing is built for one VLEN. The RVV
 # intrinsics are clang's (gcc 14 lacks those of bf16). The tunings only order instructions: with
 # these, clang runs no accumulator's chain ahead of the others' and spills none.
