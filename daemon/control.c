@@ -22,6 +22,7 @@
 
 #define MS	  UINT64_C(1000000) /* in nanoseconds */
 #define ACCEPT_NS (100 * MS)
+#define STATUS_NS (10000 * MS)
 
 /* ---- The end ---- */
 
@@ -131,6 +132,57 @@ static void on_private_fd(void *arg, uint32_t events)
 	stop(c, "the starting process has ended");
 }
 
+/* ---- The heartbeat ---- */
+
+/* Asked for by time, but the watchdog is fed by the engine's answer: leader and workers get on. */
+static void on_heart(void *arg, uint32_t events)
+{
+	struct control *c = arg;
+
+	(void)events;
+	if (!c->beat_asked && control_mail(c, &(struct mail){.type = MAIL_BEAT}) == 0)
+		c->beat_asked = true;
+	loop_set_timer(c->loop, c->heart, loop_now(c->loop) + c->beat_ns);
+}
+
+static void on_beat(struct control *c, const struct beat *beat)
+{
+	c->beat_asked = false;
+	c->beat = *beat;
+	if (beat->stuck)
+		log_warn("a worker has been in one piece of work since the last heartbeat");
+	else if (c->watched)
+		sd_notify(0, "WATCHDOG=1");
+	control_notify(c);
+}
+
+static uint64_t percent(uint64_t part, uint64_t whole)
+{
+	return whole ? (uint64_t)((double)part / (double)whole * 100) : 0;
+}
+
+void control_notify(const struct control *c)
+{
+	const struct beat *b = &c->beat;
+
+	if (!c->draining && c->beat_ns)
+		sd_notifyf(0, "STATUS=%u sessions, hit rate %llu%%, pool %llu of %llu MiB used", c->num_sessions,
+			   (unsigned long long)percent(b->hit_tokens, b->query_tokens),
+			   (unsigned long long)(b->used_bytes >> 20), (unsigned long long)(b->pool_bytes >> 20));
+}
+
+/* Without a limit of systemd's the heartbeat only keeps its status line right. */
+static void set_heart(struct control *c)
+{
+	uint64_t us = 0;
+
+	c->watched = sd_watchdog_enabled(0, &us) > 0;
+	if (c->watched)
+		c->beat_ns = us * 1000 / 4;
+	else if (getenv("NOTIFY_SOCKET"))
+		c->beat_ns = STATUS_NS;
+}
+
 /* ---- Letters ---- */
 
 static void on_mail(void *arg, uint32_t events)
@@ -143,12 +195,10 @@ static void on_mail(void *arg, uint32_t events)
 		if (letter.type == MAIL_STOPPED) {
 			c->stopped = true;
 			stop_now(c);
-		} else if (letter.type == MAIL_ADMIN_DONE && letter.cookie) {
+		} else if (letter.type == MAIL_ADMIN_DONE) {
 			admin_mail(c->admin, &letter);
-		} else if (letter.type == MAIL_ADMIN_DONE) { /* the watchdog's */
-			json_decref(letter.reply);
-			c->watchdog_asked = false;
-			sd_notify(0, "WATCHDOG=1");
+		} else if (letter.type == MAIL_BEAT_DONE) {
+			on_beat(c, &letter.beat);
 		} else {
 			clients_mail(c, &letter);
 		}
@@ -158,23 +208,6 @@ static void on_mail(void *arg, uint32_t events)
 int control_mail(struct control *c, const struct mail *letter)
 {
 	return mailbox_send(leader_mailbox(c->leader), letter);
-}
-
-/* The watchdog is fed only when the leader has answered. */
-static void on_watchdog(void *arg, uint32_t events)
-{
-	struct control *c = arg;
-
-	(void)events;
-	if (!c->watchdog_asked && control_mail(c, &(struct mail){.type = MAIL_ADMIN, .command = "status"}) == 0)
-		c->watchdog_asked = true;
-	loop_set_timer(c->loop, c->watchdog, loop_now(c->loop) + c->watchdog_ns);
-}
-
-void control_notify(const struct control *c)
-{
-	if (!c->draining)
-		sd_notifyf(0, "STATUS=%u sessions", c->num_sessions);
 }
 
 /* ---- Accepting ---- */
@@ -244,7 +277,7 @@ static int create_sources(struct control *c)
 	if (r == 0)
 		r = loop_add_timer(c->loop, on_drain_deadline, c, &c->drain_deadline);
 	if (r == 0)
-		r = loop_add_timer(c->loop, on_watchdog, c, &c->watchdog);
+		r = loop_add_timer(c->loop, on_heart, c, &c->heart);
 	if (r == 0 && c->cfg.private_fd >= 0)
 		r = loop_add_fd(c->loop, c->cfg.private_fd, POLLIN, on_private_fd, c, &c->private_fd);
 	return r;
@@ -254,7 +287,6 @@ int control_create(const struct config *cfg, char *const argv[], uint64_t instan
 		   struct control **ret)
 {
 	struct control *c = calloc(1, sizeof(*c));
-	uint64_t watchdog_us = 0;
 	int r;
 
 	if (!c)
@@ -280,8 +312,7 @@ int control_create(const struct config *cfg, char *const argv[], uint64_t instan
 		return r;
 	}
 	c->started_ns = loop_now(c->loop);
-	if (sd_watchdog_enabled(0, &watchdog_us) > 0)
-		c->watchdog_ns = watchdog_us * 1000 / 2;
+	set_heart(c);
 	*ret = c;
 	return 0;
 }
@@ -303,8 +334,8 @@ int control_start(struct control *c, struct leader *leader, const struct listene
 		log_err("cannot watch the listening sockets: %s", strerror(-r));
 		return r;
 	}
-	if (c->watchdog_ns)
-		on_watchdog(c, 0);
+	if (c->beat_ns)
+		on_heart(c, 0);
 	sd_notify(0, "READY=1");
 	control_notify(c);
 	return 0;

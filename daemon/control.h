@@ -38,9 +38,11 @@ struct control {
 	char *const *argv; /* for a reload */
 	int listen_fd, admin_fd, signal_fd;
 	struct loop_source *accept, *admin_accept, *accept_again;
-	struct loop_source *mail, *signals, *private_fd, *drain_deadline, *watchdog;
-	uint64_t watchdog_ns; /* half of systemd's limit; 0: none */
-	bool watchdog_asked;  /* the leader has not answered yet */
+	struct loop_source *mail, *signals, *private_fd, *drain_deadline, *heart;
+	uint64_t beat_ns; /* between two heartbeats: a quarter of systemd's limit; 0: not started by systemd */
+	bool beat_asked;  /* the leader has not answered yet */
+	bool watched;	  /* systemd has a limit */
+	struct beat beat; /* the last one */
 	bool draining, stopped;
 };
 

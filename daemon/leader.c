@@ -210,6 +210,13 @@ static void read_mail(struct leader *l, const struct mail *m)
 	case MAIL_STOP:
 		l->stopping = true;
 		break;
+	case MAIL_BEAT: {
+		struct mail beat = {.type = MAIL_BEAT_DONE};
+
+		beat_take(l, &beat.beat);
+		mailbox_send(l->control, &beat);
+		break;
+	}
 	default:
 		break;
 	}
@@ -456,6 +463,9 @@ int leader_start(const struct config *cfg, uint64_t instance, struct mailbox *to
 	l->control = to_control;
 	l->park_fd = l->team_fd = l->inbox.fd = -1;
 	l->pins_until = UINT64_MAX;
+	l->pool.meta_region = ATTND_REGION_NONE; /* so that a half-made leader closes nothing that is not its own */
+	for (int i = 0; i < POOL_MAX_NODES; i++)
+		l->pool.nodes[i] = ATTND_REGION_NONE;
 	realm_table_init(&l->realms, instance);
 	l->realms.peek_entries = cfg->peek_entries;
 	l->engines.ns = &l->ns;
@@ -481,7 +491,8 @@ int leader_start(const struct config *cfg, uint64_t instance, struct mailbox *to
 	if (!r)
 		r = -pthread_create(&l->thread, NULL, leader_main, l);
 	if (r) {
-		log_err("leader: cannot start: %s", strerror(-r));
+		if (r != -EINTR)
+			log_err("leader: cannot start: %s", strerror(-r));
 		leader_destroy(l);
 		return r;
 	}

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "../shm/region.h"
+#include "beat.h"
 
 struct session;
 struct json_t;
@@ -27,12 +28,14 @@ enum mail_type {
 	MAIL_OWNER_GONE,  /* session: the owner of the engine that it made has ended */
 	MAIL_ADMIN,	  /* command: answered by MAIL_ADMIN_DONE with reply */
 	MAIL_STOP,	  /* drain: finish running jobs, then answer MAIL_STOPPED and return */
+	MAIL_BEAT,	  /* answered by MAIL_BEAT_DONE */
 	/* leader -> control */
 	MAIL_SESSION_FREED, /* session: nothing of the leader's refers to it any more */
 	MAIL_SESSION_BAD,   /* session: it broke the protocol; control ends it */
 	MAIL_SEGMENT_DONE,  /* session, index, region, status */
 	MAIL_ADMIN_DONE,    /* reply */
 	MAIL_STOPPED,
+	MAIL_BEAT_DONE, /* beat */
 };
 
 struct mail {
@@ -45,6 +48,7 @@ struct mail {
 	struct json_t *args;  /* MAIL_ADMIN: an object, the receiver's */
 	struct json_t *reply; /* MAIL_ADMIN_DONE: a new reference */
 	void *cookie;	      /* MAIL_ADMIN: comes back */
+	struct beat beat;     /* MAIL_BEAT_DONE */
 	struct mail *next;
 };
 

@@ -75,6 +75,10 @@ static int serve(const struct config *cfg, char *const argv[])
 		log_info("attnd " ATTND_VERSION " serves %s", cfg->socket);
 		r = control_run(control);
 	}
+	if (!leader && r == -EINTR) {
+		log_info("told to end before it served");
+		r = 0;
+	}
 	if (leader && r) { /* its thread still runs on what would be freed: leave the rest to the kernel */
 		listener_close(&listener, cfg->private_fd >= 0);
 		_exit(r == -EINTR ? EXIT_SUCCESS : EXIT_FAILURE);

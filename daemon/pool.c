@@ -18,6 +18,7 @@
 
 #include "config.h"
 #include "log.h"
+#include "told.h"
 
 #define MIB	  (UINT64_C(1) << 20)
 #define HUGE_SLAB (2 * MIB)
@@ -71,7 +72,7 @@ static void *prefault_part(void *arg)
 
 		if (at >= f->region->bytes)
 			break;
-		r = attnd_region_reserve(f->region, at, left < f->step ? left : f->step);
+		r = told_to_end() ? -EINTR : attnd_region_reserve(f->region, at, left < f->step ? left : f->step);
 		if (r)
 			atomic_store(&f->error, r);
 	}
@@ -205,12 +206,28 @@ static int try_huge(struct pool *p, uint32_t node, uint64_t bytes, long size)
 	return r;
 }
 
+/* In steps: a large pool's pages take seconds to move. */
+static int collapse_pages(const struct attnd_region *r)
+{
+	const size_t step = 64 * MIB;
+
+	for (size_t at = 0; at < r->bytes; at += step) {
+		if (told_to_end())
+			return -EINTR;
+		if (madvise((char *)r->base + at, r->bytes - at < step ? r->bytes - at : step, MADV_COLLAPSE))
+			return -errno;
+	}
+	return 0;
+}
+
 static int try_plain(struct pool *p, const struct config *cfg, uint32_t node, uint64_t bytes)
 {
 	int r = attnd_region_create("attnd-pool", bytes, 0, ATTND_REGION_SEAL | ATTND_REGION_SPARSE, &p->nodes[node]);
 
 	if (!r)
 		r = settle(p, node, &p->nodes[node]);
+	if (r == -EINTR)
+		return r;
 	if (r) {
 		log_err("pool: cannot reserve %llu MiB (pool-size): %s", (unsigned long long)(bytes / MIB),
 			strerror(-r));
@@ -219,12 +236,14 @@ static int try_plain(struct pool *p, const struct config *cfg, uint32_t node, ui
 	p->backing = "plain";
 	if (cfg->hugepages == CONFIG_HUGE_OFF)
 		return 0;
-	if (madvise(p->nodes[node].base, p->nodes[node].bytes, MADV_COLLAPSE))
-		log_info("pool: node %d: plain pages, not collapsed: %s", p->topology->nodes[node].id,
-			 strerror(errno));
+	r = collapse_pages(&p->nodes[node]);
+	if (r == -EINTR)
+		attnd_region_destroy(&p->nodes[node]);
+	else if (r)
+		log_info("pool: node %d: plain pages, not collapsed: %s", p->topology->nodes[node].id, strerror(-r));
 	else
 		p->backing = "collapsed";
-	return 0;
+	return r == -EINTR ? r : 0;
 }
 
 static int make_node(struct pool *p, const struct config *cfg, uint32_t node)
@@ -245,12 +264,16 @@ static int make_node(struct pool *p, const struct config *cfg, uint32_t node)
 				best = i;
 		if (best < 0)
 			break;
+		if (told_to_end())
+			return -EINTR;
 		if ((uint64_t)sizes[best] <= bytes && !try_huge(p, node, bytes, sizes[best])) {
 			p->backing = "hugetlb";
 			return 0;
 		}
 		sizes[best] = 0;
 	}
+	if (told_to_end())
+		return -EINTR;
 	if (cfg->hugepages == CONFIG_HUGE_REQUIRE) {
 		log_err("pool: node %d: %llu MiB of huge pages are not there (hugepages = require); reserve them in "
 			"/proc/sys/vm/nr_hugepages or make pool-size smaller",

@@ -105,6 +105,13 @@ static bool take_item(struct team_job *job, uint32_t node, uint32_t *ret_phase, 
 	return true;
 }
 
+/* The owner alone writes it, so load and store suffice. */
+static void count_slice(struct member *m, uint64_t n)
+{
+	atomic_store_explicit(&m->slices, atomic_load_explicit(&m->slices, memory_order_relaxed) + n,
+			      memory_order_relaxed);
+}
+
 static bool run_one(struct team *t, struct team_job *job, struct member *m)
 {
 	uint32_t phase = 0, item = 0, n;
@@ -120,8 +127,10 @@ static bool run_one(struct team *t, struct team_job *job, struct member *m)
 	}
 	if (n == job->num_nodes)
 		return false;
+	count_slice(m, m->depth ? 2 : 1);
 	if (!atomic_load_explicit(&job->cancelled, memory_order_relaxed))
 		job->run(job, phase, item, m);
+	count_slice(m, m->depth ? 2 : 1);
 	if (finish_item(t, job, phase) && t)
 		call_leader(t);
 	return true;
@@ -183,6 +192,7 @@ void team_pause(struct member *m, const struct team_job *job)
 	struct team *t = m->team;
 	uint64_t now, slice;
 
+	count_slice(m, 2);
 	if (m->depth || (job->urgent && m->index))
 		return;
 	now = attnd_now_ns();

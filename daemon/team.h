@@ -36,10 +36,12 @@ struct member {
 	pthread_t thread;
 	uint32_t index; /* 0: the leader */
 	uint32_t node, cpu;
-	uint32_t depth;	    /* 1: inside team_pause */
-	uint32_t look;	    /* slot where it looks first: jobs of a kind have items run in turn */
-	uint64_t slice_ns;  /* when the current slice of an item began */
-	uint64_t urgent_ns; /* spent on urgent items since such a slice */
+	uint32_t depth;		 /* 1: inside team_pause */
+	uint32_t look;		 /* slot where it looks first: jobs of a kind have items run in turn */
+	uint64_t slice_ns;	 /* when the current slice of an item began */
+	uint64_t urgent_ns;	 /* spent on urgent items since such a slice */
+	_Atomic uint64_t slices; /* begun and ended: odd in one. Its own; the heartbeat looks */
+	uint64_t slices_seen;	 /* the heartbeat's, at its last look */
 	struct member_memory memory[2];
 };
 

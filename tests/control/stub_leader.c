@@ -121,6 +121,10 @@ static void handle(struct leader *l, struct mail *letter)
 		letter->type = MAIL_ADMIN_DONE;
 		answer(l, letter);
 		break;
+	case MAIL_BEAT:
+		answer(l, &(struct mail){.type = MAIL_BEAT_DONE,
+					 .beat = {.pool_bytes = 64 << 20, .used_bytes = 3 << 20}});
+		break;
 	case MAIL_STOP:
 		l->counts.stops++;
 		if (l->flags & STUB_STUCK)

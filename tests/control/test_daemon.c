@@ -535,6 +535,7 @@ static void test_watchdog(void **state)
 	start_default(&p);
 	for (int i = 0; i < 3; i++)
 		wait_for(&p, "WATCHDOG=1");
+	wait_for(&p, "STATUS=0 sessions, hit rate 0%, pool 3 of 64 MiB used");
 	assert_end(&p, SIGTERM, 0);
 }
 
