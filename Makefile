@@ -26,6 +26,9 @@ LIBDIR ?= $(PREFIX)/lib
 SYSCONFDIR ?= /etc
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
+TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
+LIBEXECDIR ?= $(PREFIX)/libexec
+DOCDIR ?= $(PREFIX)/share/doc/attnd
 
 VERSION := 0.1.0
 SOMAJOR := 0
@@ -147,6 +150,9 @@ demo: all
 
 UNITS := $(wildcard systemd/*.service systemd/*.socket)
 SYSUSERS := $(wildcard systemd/*.sysusers)
+TMPFILES := $(wildcard systemd/*.tmpfiles)
+CONFIGS := $(wildcard systemd/*.conf)
+DOCS := README.md $(wildcard docs/*.md)
 
 install: all
 	$(Q)$(INSTALL) -D -m 755 $(O)/attnd $(DESTDIR)$(SBINDIR)/attnd
@@ -161,19 +167,25 @@ endif
 	$(Q)$(INSTALL) -D -m 644 client/attnd.h $(DESTDIR)$(INCLUDEDIR)/attnd.h
 	$(Q)$(INSTALL) -D -m 644 $(O)/attnd.pc $(DESTDIR)$(LIBDIR)/pkgconfig/attnd.pc
 	$(Q)set -e; for f in $(UNITS); do mkdir -p $(DESTDIR)$(UNITDIR); \
-	  sed -e 's|@SBINDIR@|$(SBINDIR)|g' -e 's|@BINDIR@|$(BINDIR)|g' $$f >$(DESTDIR)$(UNITDIR)/$${f##*/}; \
+	  sed -e 's|@SBINDIR@|$(SBINDIR)|g' -e 's|@LIBEXECDIR@|$(LIBEXECDIR)|g' -e 's|@DOCDIR@|$(DOCDIR)|g' $$f >$(DESTDIR)$(UNITDIR)/$${f##*/}; \
 	  chmod 644 $(DESTDIR)$(UNITDIR)/$${f##*/}; done
 	$(Q)set -e; for f in $(SYSUSERS); do b=$${f##*/}; \
 	  $(INSTALL) -D -m 644 $$f $(DESTDIR)$(SYSUSERSDIR)/$${b%.sysusers}.conf; done
-	$(Q)[ -e $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf ] || \
-	  $(INSTALL) -D -m 644 systemd/attnd.conf $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf
+	$(Q)set -e; for f in $(TMPFILES); do b=$${f##*/}; \
+	  $(INSTALL) -D -m 644 $$f $(DESTDIR)$(TMPFILESDIR)/$${b%.tmpfiles}.conf; done
+	$(Q)$(INSTALL) -D -m 755 systemd/attnd-hugepages $(DESTDIR)$(LIBEXECDIR)/attnd-hugepages
+	$(Q)$(INSTALL) -d $(DESTDIR)$(DOCDIR) && $(INSTALL) -m 644 $(DOCS) $(DESTDIR)$(DOCDIR)
+	$(Q)set -e; for f in $(CONFIGS); do to=$(DESTDIR)$(SYSCONFDIR)/attnd/$${f##*/}; \
+	  [ -e $$to ] || $(INSTALL) -D -m 644 $$f $$to; done
 
-# The configuration stays: somebody may have changed it.
+# What is in /etc stays: somebody may have changed it.
 uninstall:
 	$(Q)rm -f $(DESTDIR)$(SBINDIR)/attnd $(DESTDIR)$(BINDIR)/attnctl $(DESTDIR)$(BINDIR)/attnd-runner \
 	  $(addprefix $(DESTDIR)$(LIBDIR)/,$(SO) libattnd.so.$(SOMAJOR) libattnd.so libattnd.a pkgconfig/attnd.pc) \
 	  $(DESTDIR)$(INCLUDEDIR)/attnd.h $(addprefix $(DESTDIR)$(UNITDIR)/,$(notdir $(UNITS))) \
-	  $(patsubst %.sysusers,$(DESTDIR)$(SYSUSERSDIR)/%.conf,$(notdir $(SYSUSERS)))
+	  $(patsubst %.sysusers,$(DESTDIR)$(SYSUSERSDIR)/%.conf,$(notdir $(SYSUSERS))) \
+	  $(patsubst %.tmpfiles,$(DESTDIR)$(TMPFILESDIR)/%.conf,$(notdir $(TMPFILES))) \
+	  $(DESTDIR)$(LIBEXECDIR)/attnd-hugepages $(addprefix $(DESTDIR)$(DOCDIR)/,$(notdir $(DOCS)))
 
 # Only what was made: O may be a directory that holds other things.
 clean:

@@ -31,7 +31,10 @@ files() {
 	local f status=0
 	for f in usr/sbin/attnd usr/bin/attnctl usr/include/attnd.h usr/lib/libattnd.a usr/lib/libattnd.so \
 		usr/lib/libattnd.so.0 usr/lib/libattnd.so.0.1.0 usr/lib/pkgconfig/attnd.pc etc/attnd/attnd.conf \
-		usr/lib/systemd/system/attnd.service usr/lib/systemd/system/attnd.socket usr/lib/sysusers.d/attnd.conf; do
+		usr/lib/systemd/system/attnd.service usr/lib/systemd/system/attnd.socket usr/lib/sysusers.d/attnd.conf \
+		usr/lib/systemd/system/attnd-admin.socket usr/lib/systemd/system/attnd-hugepages.service \
+		usr/lib/tmpfiles.d/attnd.conf usr/libexec/attnd-hugepages etc/attnd/hugepages.conf \
+		usr/share/doc/attnd/daemon.md; do
 		[ -e "$tmp/root/$f" ] || { echo "missing: $f"; status=1; }
 	done
 	return $status
@@ -76,7 +79,7 @@ echo '# changed' >>"$tmp/root/etc/attnd/attnd.conf"
 run 'make install again' make_ install
 run 'a changed configuration stays' grep -q '^# changed' "$tmp/root/etc/attnd/attnd.conf"
 run 'make uninstall' make_ uninstall
-left=$(find "$tmp/root" ! -type d ! -name attnd.conf | sed 's/^/# left: /')
+left=$(find "$tmp/root" ! -type d ! -path "*/etc/attnd/*" | sed 's/^/# left: /')
 [ -z "$left" ]
-result $? 'nothing but the configuration is left'
+result $? 'nothing but /etc/attnd is left'
 [ -z "$left" ] || echo "$left"

@@ -1,0 +1,42 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# In: a Debian 12 or 13 machine. Out: Debian 13's systemd and what it needs, unpacked (no script of a
+# package is run) under ~/.cache/attnd/systemd; --where prints that directory. A second run finds
+# everything and needs no network. Next: boot.sh, units.sh.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/../riscv/setup.sh"
+# shellcheck disable=SC2154
+root=${cache%/*}/systemd/root
+packages="systemd systemd-sysv libsystemd-shared bash coreutils grep sed gawk util-linux mount procps libc-bin passwd"
+if [ "${1:-}" = --where ]; then
+	echo "$root"
+	exit
+fi
+[ "$(cat "$root/.packages" 2>/dev/null)" = "$packages" ] && exit
+say SYSTEMD "$root"
+arch=$(dpkg --print-architecture)
+cache=${cache%/*}/systemd
+mkdir -p "$cache"
+exec 9>"$cache/lock"
+flock 9
+conf=$(apt_conf trixie trixie "$arch" "$cache/apt/trixie/status")
+export APT_CONFIG=$conf
+apt-get update -q >&2
+# shellcheck disable=SC2086
+apt-get install -y -q --download-only $packages >&2 </dev/null
+rm -rf "$root.new"
+mkdir -p "$root.new"/usr/{bin,sbin,lib,lib64} "$root.new"/{etc,dev,proc,sys,tmp,run,mnt,root,var/lib,var/log}
+for d in bin sbin lib lib64; do ln -s usr/$d "$root.new/$d"; done
+for deb in "$cache"/apt/trixie/cache/archives/*.deb; do
+	dpkg-deb --fsys-tarfile "$deb" | tar -x --keep-directory-symlink --exclude='./usr/share/doc*' \
+		--exclude='./usr/share/man*' --exclude='./usr/share/locale*' --exclude='./usr/lib/udev/hwdb.d/*' -C "$root.new"
+done
+ln -sf bash "$root.new/usr/bin/sh"
+printf 'root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534::/:/bin/false\n' >"$root.new/etc/passwd"
+printf 'root:x:0:\ntty:x:5:\nadm:x:4:\nutmp:x:43:\nsystemd-journal:x:999:\nnogroup:x:65534:\n' >"$root.new/etc/group"
+ldconfig -r "$root.new" 2>/dev/null || true
+printf '%s\n' "$packages" >"$root.new/.packages"
+rm -rf "$root"
+mv "$root.new" "$root"
