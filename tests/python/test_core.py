@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 import unittest
+from pathlib import Path
 
 import numpy as np
 import reference
@@ -384,6 +385,9 @@ class Threads(unittest.TestCase):
         self.addCleanup(a.close)
         os.kill(a.daemon_pid, signal.SIGSTOP)
         self.addCleanup(os.kill, a.daemon_pid, signal.SIGCONT)
+        stats = list(Path(f"/proc/{a.daemon_pid}/task").glob("*/stat"))
+        while not all(p.read_text().rsplit(")", 1)[1].split()[0] == "T" for p in stats):
+            os.sched_yield()
         failures = []
 
         def wait():
