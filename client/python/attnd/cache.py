@@ -235,6 +235,7 @@ class Cache:
         tokens: Any,
         publish_upto: Any = None,
         *,
+        causal: bool = True,
         tag: int | None = None,
         wait: bool = True,
         strict: bool = True,
@@ -250,6 +251,7 @@ class Cache:
         rows["start"] = starts
         rows["num_tokens"] = counts
         rows["tokens"] = flat.ctypes.data + 8 * (np.cumsum(counts, dtype=np.uint64) - counts)
+        rows["flags"] = 0 if causal else _lib.ROW_NONCAUSAL
         rows["publish_upto"] = rows["start"] + counts if publish_upto is None else publish_upto
         plan = Plan(self, rows, (flat,), tag=tag)
         plan.submit(wait=wait, strict=strict, deadline=deadline)
