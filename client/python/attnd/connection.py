@@ -190,7 +190,7 @@ class Connection:
         self._lock = threading.RLock()
         self._async: Completions | None = None
         self._keys = itertools.count(secrets.randbits(63))
-        self._tags = itertools.count(1)
+        self._tags = itertools.count()
         self._params = itertools.count(1)
         self._c_next = self._lib.attnd_next
         self._c_wait = self._lib.attnd_wait
@@ -357,7 +357,8 @@ class Connection:
         return next(self._keys) & 0xFFFF_FFFF_FFFF_FFFF
 
     def new_tag(self) -> int:
-        return next(self._tags) & 0xFFFF_FFFF
+        """One of 32 in turn: a plan ends when the 32nd after it is made, if nothing has ended it before."""
+        return next(self._tags) % 32
 
     def sequence(
         self, tokens: Any = (), *, key: int | None = None, namespace: int = 0, max_match: int | None = None

@@ -17,9 +17,9 @@ daemon), cache.py (what a batch has), attention.py (one layer), generation.py (`
 from .attention import register
 from .cache import AttndCache
 from .generation import hook_generate
-from .model import configure, connection, model_fingerprint
+from .model import configure, model_fingerprint, socket
 
 register()
 hook_generate()
 
-__all__ = ["AttndCache", "configure", "connection", "model_fingerprint"]
+__all__ = ["AttndCache", "configure", "model_fingerprint", "socket"]

@@ -22,7 +22,7 @@ from transformers.masking_utils import AttentionMaskInterface
 from ... import Connection
 from ...plan import Plan
 from .cache import AttndCache, Step
-from .model import DTYPES, LayerJobs, connection, refuse
+from .model import DTYPES, LayerJobs, check_layers, generation, new_connection, refuse
 
 NAME = "attnd"
 
@@ -38,11 +38,11 @@ def mask(
     kv_length: int = 0,
     use_vmap: bool = False,
     allow_is_causal_skip: bool = True,
-    allow_is_bidirectional_skip: bool = True,
-    **__: Any,
+    **kwargs: Any,
 ) -> torch.Tensor | None:
     """The padding mask [batch, kv_length], or None: the rest is in the parameter sets."""
-    if use_vmap or not (allow_is_causal_skip and allow_is_bidirectional_skip):
+    bidirectional = "allow_is_bidirectional_skip" in kwargs
+    if use_vmap or not (allow_is_causal_skip or bidirectional):
         raise refuse("masks other than causal, sliding and padding", 'use attn_implementation="sdpa"')
     if attention_mask is None:
         return None
@@ -65,6 +65,7 @@ def attention(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    causal = causal and getattr(module.config, "is_causal", True) is not False
     _check(query, attention_mask, dropout, causal, sliding_window, kwargs)
     cache = getattr(key, "attnd", None)
     settings = (
@@ -76,6 +77,9 @@ def attention(
         s_aux,
     )
     if cache is None:
+        if not getattr(module, "_attnd_checked", False):
+            check_layers(module.config)
+            module._attnd_checked = True
         return _alone(query, key, value, attention_mask, settings), None
     assert isinstance(cache, AttndCache)
     if cache.step is None:
@@ -176,43 +180,45 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 # ---- Without a cache ----
 
 
-class _Alone(threading.local):
-    """A thread's connection and one-layer caches for attention that nobody shares."""
+class _Alone:
+    """A connection and a one-layer cache for attention of this shape that nobody shares."""
 
-    def __init__(self) -> None:
-        self.connection: Connection | None = None
-        self.jobs: dict[tuple[Any, ...], LayerJobs] = {}
+    def __init__(self, heads: int, kv_heads: int, dim: int, dim_v: int, dtype: torch.dtype) -> None:
+        self.generation = generation()
+        self.connection = new_connection()
+        self.cache = self.connection.cache(
+            "hf-alone",
+            fingerprint=secrets.token_bytes(16),
+            num_layers=1,
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            head_dim=dim,
+            head_dim_v=dim_v,
+            kv_dtype=dtype,
+        )
+        self.jobs = LayerJobs(self.cache, None)
         self.keys: list[int] = []
-        self.fingerprint = secrets.token_bytes(16)
-
-    def get(self, shape: tuple[Any, ...]) -> LayerJobs:
-        if self.connection is None or self.connection is not connection():
-            self.__init__()  # type: ignore[misc]
-            self.connection = connection()
-        found = self.jobs.get(shape)
-        if found is None:
-            heads, kv_heads, dim, dim_v, dtype = shape
-            cache = self.connection.cache(
-                "hf-alone",
-                fingerprint=self.fingerprint,
-                num_layers=1,
-                num_heads=heads,
-                num_kv_heads=kv_heads,
-                head_dim=dim,
-                head_dim_v=dim_v,
-                kv_dtype=dtype,
-            )
-            found = self.jobs[shape] = LayerJobs(cache, None)
-        return found
 
     def sequences(self, num: int) -> list[int]:
-        assert self.connection is not None
         while len(self.keys) < num:
             self.keys.append(self.connection.sequence().key)
         return self.keys[:num]
 
 
-_alone_state = _Alone()
+class _Shapes(threading.local):
+    """Each thread's."""
+
+    def __init__(self) -> None:
+        self.made: dict[tuple[Any, ...], _Alone] = {}
+
+    def get(self, shape: tuple[Any, ...]) -> _Alone:
+        found = self.made.get(shape)
+        if found is None or found.generation is not generation():
+            found = self.made[shape] = _Alone(*shape)
+        return found
+
+
+_shapes = _Shapes()
 
 
 def _alone(
@@ -225,15 +231,15 @@ def _alone(
     batch, heads, length, dim = query.shape
     if key.shape[2] != length:
         raise refuse("another Cache or cross-attention", "use an AttndCache, or use_cache=False")
-    jobs = _alone_state.get((heads, key.shape[1], dim, value.shape[-1], query.dtype))
+    alone = _shapes.get((heads, key.shape[1], dim, value.shape[-1], query.dtype))
     valid = np.ones((batch, length), bool) if attention_mask is None else attention_mask.numpy().astype(bool)
     counts = valid.sum(1)
     used = np.flatnonzero(counts)
     if not len(used):
         return query.new_zeros((batch, length, heads, value.shape[-1]))
     n = int(counts.sum())
-    keys = np.array(_alone_state.sequences(batch), np.uint64)[used]
-    plan: Plan = jobs.cache.plan_arrays(
+    keys = np.array(alone.sequences(batch), np.uint64)[used]
+    plan: Plan = alone.cache.plan_arrays(
         keys,
         np.zeros(len(used)),
         counts[used],
@@ -243,7 +249,7 @@ def _alone(
     )
     step = Step(plan, None if attention_mask is None else torch.from_numpy(valid), n, 0)
     try:
-        return _run(jobs, 0, step, query, key, value, settings)
+        return _run(alone.jobs, 0, step, query, key, value, settings)
     finally:
         plan.end()
 

@@ -11,6 +11,7 @@ columns are tokens; padding is never sent.
 from __future__ import annotations
 
 import hashlib
+import sys
 import weakref
 from typing import Any
 
@@ -97,7 +98,7 @@ class AttndCache(Cache):
 
     def __del__(self) -> None:
         rows = getattr(self, "rows", None)
-        if rows and not self.served.connection.closed:
+        if rows and not self.served.connection.closed and not sys.is_finalizing():
             try:
                 self.served.connection.close_sequences(rows)
             except OSError:
@@ -258,6 +259,16 @@ def _check_run(positions: torch.Tensor | None, i: int, where: np.ndarray, first:
         return
     if not np.array_equal(_row(positions, i)[where], np.arange(first, first + len(where))):
         raise refuse("position ids that jump", "let generate make them, or begin with a new AttndCache")
+
+
+def counts_tokens(positions: torch.Tensor | None, mask: torch.Tensor | None) -> bool:
+    """True if a token's position is the number of tokens before it in its row."""
+    if positions is None:
+        return True
+    valid = torch.ones(positions.shape, dtype=torch.bool) if mask is None else mask > 0
+    if positions.ndim != 2 or positions.shape[1] != valid.shape[1]:
+        return False
+    return bool(((positions == valid.cumsum(1) - 1) | ~valid).all())
 
 
 def _valid(mask: torch.Tensor | None, shape: tuple[int, ...]) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 from transformers.generation.utils import GenerationMixin
 
 from .attention import NAME
-from .cache import AttndCache
+from .cache import AttndCache, counts_tokens
 
 
 def _is_ours(model: Any) -> bool:
@@ -48,8 +48,10 @@ def hook_generate() -> None:
         if isinstance(cache, AttndCache) and not cache.rows:
             embeds = model_kwargs.get("inputs_embeds")
             attention_mask = model_kwargs.get("attention_mask")
-            whole = generation_config.prefill_chunk_size is None and attention_mask is not None
-            if model_kwargs.get("position_ids") is None and whole:
+            # A mask without padding is not passed on, but its length is; without either nothing is sliced.
+            masked = attention_mask is not None or getattr(generation_config, "_mask_length", -1) == input_ids.shape[1]
+            whole = generation_config.prefill_chunk_size is None and (masked or embeds is not None)
+            if whole and counts_tokens(model_kwargs.get("position_ids"), attention_mask):
                 cache.open(None if embeds is not None else input_ids, embeds, attention_mask, match=True)
         return prefill(self, input_ids, generation_config, model_kwargs, *args, **kwargs)
 

@@ -21,8 +21,8 @@ from ...fingerprint import checkpoint_fingerprint, checkpoint_tensors, fingerpri
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _lock = threading.Lock()
-_connection: Connection | None = None
 _settings: dict[str, Any] = {}
+_daemon: Connection | None = None  # of a private daemon: ends it
 _served: weakref.WeakKeyDictionary[Any, Served] = weakref.WeakKeyDictionary()
 
 
@@ -33,32 +33,41 @@ def configure(
     kv_dtype: Any = None,
     namespace: dict[str, bytes] | None = None,
 ) -> None:
-    """Settings of this process, before the first model runs.
+    """Settings of this process, before the first model runs; models that ran already begin anew.
 
     `socket`: the daemon's, if not the machine's. `private_daemon`: start one of our own, with
     these settings ({"pool_size": "2G"}). `kv_dtype`: of the cache, if not the model's ("bf16",
     "f16", "f32"). `namespace`: who shares (`Connection.namespace`).
     """
-    global _connection
+    global _daemon
     with _lock:
-        _settings.update(socket=socket, private=private_daemon, kv_dtype=kv_dtype, namespace=namespace or {})
+        _settings.update(
+            socket=socket, private=private_daemon, kv_dtype=kv_dtype, namespace=namespace or {}, generation=object()
+        )
         _served.clear()
-        if _connection is not None:
-            _connection.close()
-            _connection = None
+        if _daemon is not None:
+            _daemon.close()
+            _daemon = None
 
 
-def connection() -> Connection:
-    """The connection that this process's models share."""
-    global _connection
+def generation() -> object:
+    """Another one after each `configure`."""
+    return _settings.get("generation")
+
+
+def socket() -> str | None:
+    """Where the daemon listens; None: where attnd.connect looks by itself. Starts a private one if that is configured."""
+    global _daemon
     with _lock:
-        if _connection is None or _connection.closed:
-            own = _settings.get("private")
-            if own:
-                _connection = private(**(own if isinstance(own, dict) else {}), name="transformers")
-            else:
-                _connection = connect(_settings.get("socket"), name="transformers")
-        return _connection
+        own = _settings.get("private")
+        if own and _daemon is None:
+            _daemon = private(**(own if isinstance(own, dict) else {}), name="transformers")
+        return _daemon.socket if _daemon is not None else _settings.get("socket")
+
+
+def new_connection() -> Connection:
+    """A model's own: the hits of an engine's caches are the smallest of them all."""
+    return connect(socket(), name="transformers")
 
 
 def refuse(what: str, instead: str) -> NotImplementedError:
@@ -123,7 +132,8 @@ class Served:
         config = model.config.get_text_config(decoder=True)
         _check(config)
         heads = config.num_attention_heads
-        self.connection = connection()
+        self.generation = generation()
+        self.connection = new_connection()
         self.num_layers = config.num_hidden_layers
         self.version = _weights_version(model)
         dtype = str(model.dtype).removeprefix("torch.")
@@ -153,21 +163,25 @@ class Served:
 
 
 def _check(config: Any) -> None:
-    kinds = set(getattr(config, "layer_types", None) or ())
+    check_layers(config)
     if config.is_encoder_decoder:
         raise refuse("encoder-decoder models", 'use attn_implementation="sdpa"')
-    if unknown := kinds - {"full_attention", "sliding_attention"}:
-        raise refuse(f"layers of {', '.join(sorted(unknown))}", 'use attn_implementation="sdpa"')
     if getattr(config, "kv_lora_rank", None):
         raise refuse("latent attention (MLA) of Transformers", 'use attn_implementation="sdpa"')
     if getattr(config, "num_kv_shared_layers", None):
         raise refuse("layers that share K and V", 'use attn_implementation="sdpa"')
 
 
+def check_layers(config: Any) -> None:
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if unknown := kinds - {"full_attention", "sliding_attention"}:
+        raise refuse(f"layers of {', '.join(sorted(unknown))}", 'use attn_implementation="sdpa"')
+
+
 def served(model: Any) -> Served:
     """The model's, made again when its weights have changed."""
     found = _served.get(model)
-    if found is not None and not found.connection.closed and found.version == _weights_version(model):
+    if found is not None and found.generation is generation() and found.version == _weights_version(model):
         return found
     made = Served(model)
     _served[model] = made
