@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines on attnd. Importing one of these modules is what chooses it."""

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model has at the daemon: its cache, parameter sets, jobs and buffers.
+
+In: a PreTrainedModel. Out: a `Served`, kept as long as the model and its weights are the same.
+Next: cache.py, attention.py.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ... import Connection, CopiedLayer, Layer, Params, Staging, connect, private
+from ...fingerprint import checkpoint_fingerprint, checkpoint_tensors, fingerprint, samples, tensor_bytes
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+_lock = threading.Lock()
+_settings: dict[str, Any] = {}
+_daemon: Connection | None = None  # of a private daemon: ends it
+_served: weakref.WeakKeyDictionary[Any, Served] = weakref.WeakKeyDictionary()
+
+
+def configure(
+    *,
+    socket: str | None = None,
+    private_daemon: dict[str, Any] | bool = False,
+    kv_dtype: Any = None,
+    namespace: dict[str, bytes] | None = None,
+) -> None:
+    """Settings of this process, before the first model runs; models that ran already begin anew.
+
+    `socket`: the daemon's, if not the machine's. `private_daemon`: start one of our own, with
+    these settings ({"pool_size": "2G"}). `kv_dtype`: of the cache, if not the model's ("bf16",
+    "f16", "f32"). `namespace`: who shares (`Connection.namespace`).
+    """
+    global _daemon
+    with _lock:
+        _settings.update(
+            socket=socket, private=private_daemon, kv_dtype=kv_dtype, namespace=namespace or {}, generation=object()
+        )
+        _served.clear()
+        if _daemon is not None:
+            _daemon.close()
+            _daemon = None
+
+
+def generation() -> object:
+    """Another one after each `configure`."""
+    return _settings.get("generation")
+
+
+def socket() -> str | None:
+    """Where the daemon listens; None: where attnd.connect looks by itself. Starts a private one if that is configured."""
+    global _daemon
+    with _lock:
+        own = _settings.get("private")
+        if own and _daemon is None:
+            _daemon = private(**(own if isinstance(own, dict) else {}), name="transformers")
+        return _daemon.socket if _daemon is not None else _settings.get("socket")
+
+
+def new_connection() -> Connection:
+    """A model's own: the hits of an engine's caches are the smallest of them all."""
+    return connect(socket(), name="transformers")
+
+
+def refuse(what: str, instead: str) -> NotImplementedError:
+    return NotImplementedError(f"attnd does not serve {what}: {instead}")
+
+
+# ---- Fingerprints ----
+
+
+def _weights_version(model: Any) -> tuple[int, ...]:
+    """Changes when somebody trains, loads or exchanges weights or adapters."""
+    parameters = list(model.parameters())
+    adapters = [str(a) for m in model.modules() if (a := getattr(m, "active_adapters", None)) and not callable(a)]
+    return (
+        len(parameters),
+        sum(p._version for p in parameters),
+        hash(tuple(p.data_ptr() for p in parameters)),
+        hash(tuple(adapters)),
+    )
+
+
+def model_fingerprint(model: Any) -> bytes:
+    """That of its checkpoint, if it was loaded from a directory and its weights are those; else of what is in memory.
+
+    Processes, and engines, that load the same checkpoint share a cache.
+    """
+    dtype = str(model.dtype).removeprefix("torch.")
+    folder = Path(str(getattr(model, "name_or_path", "") or ""))
+    tensors = dict(model.state_dict())
+    if (folder / "config.json").is_file() and _is_checkpoint(tensors, folder):
+        return checkpoint_fingerprint(folder, dtype=dtype)
+    config = json.loads(model.config.to_json_string(use_diff=False))
+    return fingerprint(tensors, config, dtype=dtype)
+
+
+def _is_checkpoint(tensors: dict[str, Any], folder: Path) -> bool:
+    """True if every tensor of the files is in memory, with the files' values in the model's type."""
+    try:
+        stored = checkpoint_tensors(folder)
+    except FileNotFoundError:
+        return False
+    kinds = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+    for t in stored:
+        mine = tensors.get(t.name)
+        if mine is None or t.dtype not in kinds or tuple(mine.shape) != t.shape:
+            return False
+        if not t.shape or not len(t.data):
+            continue
+        file = torch.frombuffer(bytearray(t.data), dtype=kinds[t.dtype]).to(mine.dtype)
+        if samples(tensor_bytes("", file).data) != samples(tensor_bytes("", mine).data):
+            return False
+    return bool(stored)
+
+
+# ---- A model ----
+
+
+class Served:
+    """One model's cache at the daemon, and the jobs of its layers."""
+
+    def __init__(self, model: Any) -> None:
+        config = model.config.get_text_config(decoder=True)
+        _check(config)
+        heads = config.num_attention_heads
+        self.generation = generation()
+        self.connection = new_connection()
+        self.num_layers = config.num_hidden_layers
+        self.version = _weights_version(model)
+        dtype = str(model.dtype).removeprefix("torch.")
+        if model.dtype not in DTYPES:
+            raise refuse(f"models of {dtype}", "load it with dtype=torch.float32, float16 or bfloat16")
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        self.cache = self.connection.cache(
+            f"hf-{getattr(config, 'model_type', 'model')}"[:64],
+            fingerprint=model_fingerprint(model),
+            num_layers=self.num_layers,
+            num_heads=heads,
+            num_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+            head_dim=head_dim,
+            kv_dtype=_settings.get("kv_dtype") or dtype,
+        )
+        self.dtype = model.dtype
+        self.namespace = self.connection.namespace(**_settings["namespace"]) if _settings.get("namespace") else 0
+        self.layers = LayerJobs(self.cache, self.num_layers - 1)
+
+    def shifted(self, offset: int) -> int:
+        """The namespace of sequences whose position ids do not begin at 0: their K differ."""
+        if not offset:
+            return self.namespace
+        names = dict(_settings.get("namespace") or {})
+        names["salt"] = names.get("salt", b"") + b"\0position %d" % offset
+        return self.connection.namespace(**names)
+
+
+def _check(config: Any) -> None:
+    check_layers(config)
+    if config.is_encoder_decoder:
+        raise refuse("encoder-decoder models", 'use attn_implementation="sdpa"')
+    if getattr(config, "kv_lora_rank", None):
+        raise refuse("latent attention (MLA) of Transformers", 'use attn_implementation="sdpa"')
+    if getattr(config, "num_kv_shared_layers", None):
+        raise refuse("layers that share K and V", 'use attn_implementation="sdpa"')
+
+
+def check_layers(config: Any) -> None:
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if unknown := kinds - {"full_attention", "sliding_attention"}:
+        raise refuse(f"layers of {', '.join(sorted(unknown))}", 'use attn_implementation="sdpa"')
+
+
+def served(model: Any) -> Served:
+    """The model's, made again when its weights have changed."""
+    found = _served.get(model)
+    if found is not None and found.generation is generation() and found.version == _weights_version(model):
+        return found
+    made = Served(model)
+    _served[model] = made
+    return made
+
+
+# ---- Jobs ----
+
+
+class LayerJobs:
+    """Parameter sets and jobs of a cache's layers, made when a layer first runs.
+
+    `last_layer`: whose job ends a plan; None: no job does. Who uses `staging` holds the lock.
+    """
+
+    def __init__(self, cache: Any, last_layer: int | None) -> None:
+        self.cache = cache
+        self.last_layer = last_layer
+        self.lock = threading.Lock()
+        self.params: dict[Any, Params] = {}
+        self.made: dict[int, tuple[Any, Params, CopiedLayer, Layer]] = {}
+        self.staging: Staging | None = None
+
+    def get(
+        self, index: int, dtype: torch.dtype, scale: float, cap: float, window: int, causal: bool, sinks: Any
+    ) -> tuple[Any, Params, CopiedLayer, Layer]:
+        """(its settings, parameter set, job that copies, job in the arena)."""
+        key = (dtype, scale, cap, window, causal, None if sinks is None else (sinks.data_ptr(), sinks._version))
+        found = self.made.get(index)
+        if found is not None and found[0] == key:
+            return found
+        params = self.params.get(key)
+        if params is None:
+            params = self.params[key] = self.cache.params(
+                sm_scale=scale,
+                logit_cap=cap,
+                sliding_window=window,
+                causal=causal,
+                q_dtype=dtype,
+                sinks=sinks,
+            )
+        if self.staging is None or self.staging.params.q_dtype != params.q_dtype:
+            self.staging = Staging(params, 1)
+        last = index == self.last_layer
+        made = (key, params, CopiedLayer(params, index, self.staging, last=last), Layer(params, index, last=last))
+        self.made[index] = made
+        return made
