@@ -37,14 +37,39 @@ struct geometry {
 	const char *name;
 	uint32_t heads, kv_heads, dim, dim_v, block_size;
 	uint8_t dtype, layout, v_in_k;
+	uint8_t in;	    /* of q, k and v */
+	uint8_t scale_mode; /* of int8: its rounding is not in the reference, so that only sameness is checked */
 };
 
 static const struct geometry geometries[] = {
-	{"f32, groups of 2", 4, 2, 32, 32, 16, ATTND_WIRE_F32, ATTND_WIRE_PACKED, 0},
-	{"bf16, groups of 8, blocks of 32", 8, 1, 64, 48, 32, ATTND_WIRE_BF16, ATTND_WIRE_PACKED, 0},
-	{"f32, groups of 16, blocks of 256", 32, 2, 16, 16, 256, ATTND_WIRE_F32, ATTND_WIRE_PACKED, 0},
-	{"f32 token slots", 2, 2, 16, 16, 1, ATTND_WIRE_F32, ATTND_WIRE_BSHD, 0},
-	{"f32 rows, V in K", 4, 1, 72, 64, 64, ATTND_WIRE_F32, ATTND_WIRE_BHSD, 1},
+	{"f32, groups of 2", 4, 2, 32, 32, 16, ATTND_WIRE_F32, ATTND_WIRE_PACKED, 0, ATTND_K_F32, 0},
+	{"bf16, groups of 8, blocks of 32", 8, 1, 64, 48, 32, ATTND_WIRE_BF16, ATTND_WIRE_PACKED, 0, ATTND_K_F32, 0},
+	{"f32, groups of 16, blocks of 256", 32, 2, 16, 16, 256, ATTND_WIRE_F32, ATTND_WIRE_PACKED, 0, ATTND_K_F32,
+	 0},
+	{"f32 token slots", 2, 2, 16, 16, 1, ATTND_WIRE_F32, ATTND_WIRE_BSHD, 0, ATTND_K_F32, 0},
+	{"f32 rows, V in K", 4, 1, 72, 64, 64, ATTND_WIRE_F32, ATTND_WIRE_BHSD, 1, ATTND_K_F32, 0},
+	{"bf16 queries, groups of 4", 8, 2, 128, 128, 16, ATTND_WIRE_BF16, ATTND_WIRE_PACKED, 0, ATTND_K_BF16, 0},
+	{"bf16 queries, one head, V in K", 8, 1, 96, 64, 32, ATTND_WIRE_BF16, ATTND_WIRE_PACKED, 1, ATTND_K_BF16, 0},
+	{"bf16 queries, int8", 4, 2, 64, 64, 16, ATTND_WIRE_INT8, ATTND_WIRE_PACKED, 0, ATTND_K_BF16,
+	 ATTND_WIRE_SCALE_DYNAMIC},
+};
+
+/* What is taken from the machine's CPU, so that each of its kernels has its turn. */
+static const struct mask {
+	const char *names;
+	bool bf16; /* matters to bf16 queries only */
+} masks[] = {
+	{"", false},	   {"amx-bf16", true}, {"amx-bf16,slow-dpbf16", true}, {"avx512-bf16,amx-bf16", true},
+	{"avx512", false}, {"zvfh", false},    {"zvfbfwma,zvfbfmin", true},    {"none", false},
+};
+enum { MASKS = sizeof(masks) / sizeof(masks[0]) };
+
+/* What one test runs. */
+struct variant {
+	const struct geometry *g;
+	uint64_t features;
+	bool first; /* of its geometry */
+	char name[96];
 };
 
 struct text {
@@ -70,7 +95,8 @@ struct fixture {
 		uint64_t hash, bits;
 	} *seen; /* [SEEN] */
 	uint32_t num_seen, again;
-	float *q, *k, *v, *out[2], *lse[2];
+	void *q, *k, *v; /* in g->in */
+	float *out[2], *lse[2];
 };
 
 static uint32_t pick(struct fixture *f, uint32_t n)
@@ -185,8 +211,9 @@ static void check_head(const struct fixture *f, const struct params *p, const st
 	for (uint32_t j = see.lo; j < see.hi; j++)
 		sum += exp(s[j - see.lo] - max);
 	sum += p->sinks ? exp((double)p->sinks[h] - max) : 0;
-	/* Each weight: its score's error, the maximum's, exp, and rounding in sums and merges. */
+	/* Each weight: its score's error, the maximum's, exp, and rounding in sums and merges; to bf16 before P.V. */
 	rel = 2 * (2 * err + 64 * 0x1p-24) + (see.hi - see.lo + 64) * 0x1p-24;
+	rel += f->g->in == ATTND_K_BF16 ? 2 * 0x1p-8 : 0;
 	for (uint32_t d = 0; d < f->g->dim_v; d++) {
 		double want = 0, size = 0;
 
@@ -311,6 +338,19 @@ static void make_batch(struct fixture *f, struct batch *b)
 	}
 }
 
+/* Element i of an array in g->in; bf16 holds every value. */
+static void put(const struct fixture *f, void *array, size_t i, float x)
+{
+	uint32_t bits;
+
+	if (f->g->in != ATTND_K_BF16) {
+		((float *)array)[i] = x;
+		return;
+	}
+	memcpy(&bits, &x, sizeof(bits));
+	((uint16_t *)array)[i] = (uint16_t)(bits >> 16);
+}
+
 /* q, k and v of one layer. Those of refused rows are whatever. */
 static void fill_inputs(struct fixture *f, const struct batch *b, uint32_t layer)
 {
@@ -323,12 +363,13 @@ static void fill_inputs(struct fixture *f, const struct batch *b, uint32_t layer
 
 			for (uint32_t h = 0; h < g->heads; h++)
 				for (uint32_t d = 0; d < g->dim; d++)
-					f->q[(at * g->heads + h) * g->dim + d] = value(hash, 3, layer, h, d);
+					put(f, f->q, (at * g->heads + h) * g->dim + d, value(hash, 3, layer, h, d));
 			for (uint32_t h = 0; h < g->kv_heads; h++) {
 				for (uint32_t d = 0; d < g->dim; d++)
-					f->k[(at * g->kv_heads + h) * g->dim + d] = k_value(hash, layer, h, d);
+					put(f, f->k, (at * g->kv_heads + h) * g->dim + d, k_value(hash, layer, h, d));
 				for (uint32_t d = 0; d < g->dim_v; d++)
-					f->v[(at * g->kv_heads + h) * g->dim_v + d] = v_value(f, hash, layer, h, d);
+					put(f, f->v, (at * g->kv_heads + h) * g->dim_v + d,
+					    v_value(f, hash, layer, h, d));
 			}
 		}
 	}
@@ -344,9 +385,9 @@ static void run_job(struct fixture *f, struct plan *p, struct params *pa, uint32
 			.src_layer = layer,
 			.store = !p->committed,
 			.flags = ATTND_JOB_LSE,
-			.q = (char *)f->q,
-			.k = (char *)f->k,
-			.v = (char *)f->v,
+			.q = f->q,
+			.k = f->k,
+			.v = f->v,
 			.out = (char *)f->out[side],
 			.lse = f->lse[side]};
 	struct team *t = &f->team[threads ? threads - 1 : 0];
@@ -400,7 +441,7 @@ static void check_outputs(struct fixture *f, const struct plan *p, const struct 
 					   f->g->heads * sizeof(float)));
 		}
 	}
-	for (int k = 0; k < CHECKED; k++) {
+	for (int k = 0; k < CHECKED && !f->g->scale_mode; k++) {
 		uint32_t i = pick(f, b->num), n, h = pick(f, f->g->heads);
 		const struct plan_row *r = &p->rows[i];
 
@@ -477,19 +518,20 @@ static void replace(struct fixture *f)
 static void set_params(struct fixture *f)
 {
 	const struct geometry *g = f->g;
+	const uint32_t in = attnd_kdtype_bytes(g->in);
 
 	for (int i = 0; i < KINDS; i++)
 		f->params[i] = (struct params){.causal = i != KINDS - 1,
 					       .attn = {.sm_scale = 1.0f / sqrtf((float)g->dim),
-							.q_dtype = ATTND_K_F32,
-							.q_head_stride = g->dim * sizeof(float)},
-					       .kv_in = ATTND_K_F32,
+							.q_dtype = g->in,
+							.q_head_stride = g->dim * in},
+					       .kv_in = g->in,
 					       .out = ATTND_K_F32,
-					       .q_token_stride = g->heads * g->dim * sizeof(float),
-					       .k_token_stride = g->kv_heads * g->dim * sizeof(float),
-					       .k_head_stride = g->dim * sizeof(float),
-					       .v_token_stride = g->kv_heads * g->dim_v * sizeof(float),
-					       .v_head_stride = g->dim_v * sizeof(float),
+					       .q_token_stride = g->heads * g->dim * in,
+					       .k_token_stride = g->kv_heads * g->dim * in,
+					       .k_head_stride = g->dim * in,
+					       .v_token_stride = g->kv_heads * g->dim_v * in,
+					       .v_head_stride = g->dim_v * in,
 					       .out_token_stride = g->heads * g->dim_v * sizeof(float),
 					       .out_head_stride = g->dim_v * sizeof(float)};
 	f->params[1].sliding_window = 300;
@@ -512,7 +554,7 @@ static void *buffer(uint32_t tokens, size_t floats)
 	return p;
 }
 
-static void open_fixture(struct fixture *f, const struct geometry *g, uint64_t seed)
+static void open_fixture(struct fixture *f, const struct geometry *g, uint64_t features, uint64_t seed)
 {
 	const uint32_t most = ROWS * ROW_MAX;
 	struct attnd_wire_cache id = {.name = "exec",
@@ -524,15 +566,15 @@ static void open_fixture(struct fixture *f, const struct geometry *g, uint64_t s
 				      .block_size = g->block_size,
 				      .kv_dtype = g->dtype,
 				      .layout = g->layout,
-				      .v_in_k = g->v_in_k};
+				      .v_in_k = g->v_in_k,
+				      .scale_mode = g->scale_mode};
 
 	memset(f, 0, sizeof(*f));
 	f->g = g;
 	f->random = seed;
 	world_open(&f->world, 48, 64);
 	f->engine = world_engine(&f->world);
-	assert_int_equal(engine_cache_open(f->engine, &f->world.pool, &f->world.ns, &id, true, attnd_features()).res,
-			 0);
+	assert_int_equal(engine_cache_open(f->engine, &f->world.pool, &f->world.ns, &id, true, features).res, 0);
 	f->cache = f->engine->caches[0].cache;
 	f->text = calloc(SEQS, sizeof(*f->text));
 	f->seen = calloc(SEEN, sizeof(*f->seen));
@@ -572,16 +614,17 @@ static void close_fixture(struct fixture *f)
 	world_close(&f->world);
 }
 
-static void test_geometry(void **state)
+static void test_variant(void **state)
 {
-	const struct geometry *g = *state;
-	uint64_t seed = env_number("ATTND_EXEC_SEED", 0x5eed1 + (uint64_t)(g - geometries));
-	uint32_t steps = (uint32_t)env_number("ATTND_EXEC_STEPS", sanitized() ? 2 : 12);
+	const struct variant *v = *state;
+	bool whole = v->first || getenv("TEST_LONG");
+	uint64_t seed = env_number("ATTND_EXEC_SEED", 0x5eed1 + (uint64_t)(v->g - geometries));
+	uint32_t steps = (uint32_t)env_number("ATTND_EXEC_STEPS", sanitized() ? 2 : whole ? 12 : 3);
 	struct fixture *f = malloc(sizeof(*f));
 
 	assert_non_null(f);
-	printf("# %s: seed %#llx\n", g->name, (unsigned long long)seed);
-	open_fixture(f, g, seed);
+	printf("# %s: seed %#llx\n", v->name, (unsigned long long)seed);
+	open_fixture(f, v->g, v->features, seed);
 	for (uint32_t i = 0; i < steps; i++) {
 		step(f);
 		if (pick(f, 3) == 0)
@@ -593,13 +636,36 @@ static void test_geometry(void **state)
 	free(f);
 }
 
+/* A geometry with every set of features that differs from those before; returns how many there are. */
+static size_t add_variants(struct variant *v, const struct geometry *g)
+{
+	size_t num = 0;
+
+	for (size_t i = 0; i < MASKS; i++) {
+		uint64_t mask = UINT64_MAX;
+		bool known = masks[i].bf16 && g->in != ATTND_K_BF16;
+
+		if (*masks[i].names && attnd_features_parse_mask(masks[i].names, &mask))
+			continue; /* of the other architecture */
+		v[num] = (struct variant){.g = g, .features = attnd_features() & mask, .first = num == 0};
+		snprintf(v[num].name, sizeof(v[num].name), "%s%s%s", g->name, *masks[i].names ? ", without " : "",
+			 strcmp(masks[i].names, "none") == 0 ? "any feature" : masks[i].names);
+		for (size_t k = 0; k < num; k++)
+			known |= v[k].features == v[num].features;
+		num += !known;
+	}
+	return num;
+}
+
 int main(void)
 {
-	struct CMUnitTest tests[sizeof(geometries) / sizeof(geometries[0])];
+	static struct variant v[sizeof(geometries) / sizeof(geometries[0]) * MASKS];
+	struct CMUnitTest tests[sizeof(v) / sizeof(v[0])];
+	size_t n = 0;
 
-	for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
-		tests[i] = (struct CMUnitTest){.name = geometries[i].name,
-					       .test_func = test_geometry,
-					       .initial_state = (void *)(uintptr_t)&geometries[i]};
-	return cmocka_run_group_tests_name("exec", tests, NULL, NULL);
+	for (size_t g = 0; g < sizeof(geometries) / sizeof(geometries[0]); g++)
+		n += add_variants(v + n, &geometries[g]);
+	for (size_t i = 0; i < n; i++)
+		tests[i] = (struct CMUnitTest){.name = v[i].name, .test_func = test_variant, .initial_state = &v[i]};
+	return _cmocka_run_group_tests("exec", tests, n, NULL, NULL);
 }

@@ -280,7 +280,7 @@ static void test_idle(void **state)
 /* Thousands of steps: neither memory nor descriptors grow. */
 static void test_no_growth(void **state)
 {
-	const int steps = sanitized() ? 1000 : 4000;
+	const int steps = getenv("TEST_LONG") ? 100000 : sanitized() ? 1000 : 4000;
 	uint64_t prompt[64], token;
 	struct attnd_open_info info;
 	struct toy t;
