@@ -164,6 +164,8 @@ static int plan_one(struct plan *p, struct plan_row *r, const struct row_request
 
 	if (q->wire.start > h->length)
 		return -ERANGE;
+	if (q->wire.start < h->length)
+		seq_withdraw(r->seq);
 	held_trim(h, p->cache, q->wire.start);
 	engine_use(p->engine, p->cache_index, (int64_t)h->num - before);
 	r->seq->used = true;
@@ -338,6 +340,13 @@ static void publish_rows(struct plan *p)
 	}
 }
 
+static void rows_advanced(struct plan *p)
+{
+	for (uint32_t i = 0; i < p->num_rows; i++)
+		if (p->rows[i].seq)
+			seq_advanced(p->rows[i].seq);
+}
+
 void plan_commit(struct plan *p)
 {
 	p->committed = true;
@@ -346,6 +355,7 @@ void plan_commit(struct plan *p)
 			commit_row(p, &p->rows[i]);
 	publish_rows(p);
 	publish_rows(p); /* a twin's row that let a later one, the tail's owner, go first */
+	rows_advanced(p);
 }
 
 /* A block that was taken over and written in place is not this sequence's any more. */
