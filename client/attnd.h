@@ -352,7 +352,10 @@ int attnd_plan(attnd_t *a, uint32_t tag, uint32_t cache, const struct attnd_row 
 int attnd_plan_async(attnd_t *a, uint32_t tag, uint32_t cache, const struct attnd_row *rows, uint32_t num_rows,
 		     struct attnd_row_status *ret_status, uint64_t deadline_us, attnd_job_t *ret_job);
 
-/** Drop a plan without its last job; sequences keep the length they had (or were rolled back to). */
+/**
+ * Drop a plan without its last job; sequences keep the length they had. (One that was to be rolled
+ * back in a pool without room for both is rolled back.)
+ */
 int attnd_plan_end(attnd_t *a, uint32_t tag);
 
 enum {

@@ -71,7 +71,8 @@ static void engine_free(struct engine_table *t, struct engine *e)
 		;
 	*p = e->next;
 	for (uint32_t i = 0; i < e->num_caches; i++) {
-		engine_grant(e, i, 0, 0);
+		if (e->caches[i].account)
+			account_destroy(e->caches[i].cache, e->caches[i].account);
 		if (!--e->caches[i].cache->engines && e->alone && !e->caches[i].cache->keeps)
 			cache_destroy(e->caches[i].cache); /* nobody could ever hit it */
 	}
@@ -89,24 +90,6 @@ void engine_leave(struct engine_table *t, struct engine *e)
 	while (engine_close_some(e, UINT32_MAX))
 		;
 	engine_free(t, e);
-}
-
-/* Change what an engine uses or is granted, and with it what its cache must keep for it. */
-static void set_use(struct engine *e, uint32_t i, uint64_t grant, uint64_t used)
-{
-	struct cache *c = e->caches[i].cache;
-
-	c->outstanding -= engine_room(e, i);
-	c->granted -= e->caches[i].grant;
-	e->caches[i].grant = grant;
-	e->caches[i].used = used;
-	c->granted += grant;
-	c->outstanding += engine_room(e, i);
-}
-
-void engine_use(struct engine *e, uint32_t i, int64_t blocks)
-{
-	set_use(e, i, e->caches[i].grant, e->caches[i].used + (uint64_t)blocks);
 }
 
 static struct answer opened(const struct engine *e, uint32_t i)
@@ -144,33 +127,40 @@ struct answer engine_cache_open(struct engine *e, struct pool *p, struct ns_tabl
 	return opened(e, i);
 }
 
-struct answer engine_grant(struct engine *e, uint32_t i, uint64_t tokens, uint32_t sequences)
+/* Do all caches' grants fit the pool's slabs, with this one's changed? */
+static bool grants_fit(const struct cache *c, uint64_t granted)
 {
-	struct cache *c;
-	uint64_t blocks, old, room, slabs = 0;
+	uint64_t slabs = 0;
 
-	if (i >= e->num_caches)
-		return ANSWER_BAD(ENOENT, CACHE, e->num_caches);
-	c = e->caches[i].cache;
-	if (tokens > cache_capacity(c))
-		return ANSWER_BAD(ENOMEM, GRANT_TOKENS, cache_capacity(c));
-	blocks = ((tokens + c->block_size - 1) >> c->slots_shift) + 2ull * sequences;
-	old = e->caches[i].grant;
 	for (uint32_t k = 0; k < ATTND_MAX_POOL_CACHES; k++) {
 		const struct cache *o = c->pool->caches[k];
-		uint64_t g = o ? o->granted - (o == c ? old : 0) + (o == c ? blocks : 0) : 0;
+		uint64_t g = o == c ? granted : o ? o->granted : 0;
 
 		slabs += o ? (g + o->blocks_per_slab - 1) / o->blocks_per_slab : 0;
 	}
-	if (slabs > c->pool->num_slabs)
-		return ANSWER_BAD(ENOMEM, GRANT_TOKENS,
-				  (c->pool->num_slabs) * (uint64_t)c->blocks_per_slab * c->block_size);
-	room = blocks > e->caches[i].used ? blocks - e->caches[i].used : 0;
-	if (blocks > old && !cache_make_room(c, room, engine_room(e, i)))
+	return slabs <= c->pool->num_slabs;
+}
+
+struct answer engine_grant(struct engine *e, uint32_t i, uint64_t tokens, uint32_t sequences)
+{
+	struct engine_cache *ec = &e->caches[i];
+	struct cache *c;
+	uint64_t blocks;
+
+	if (i >= e->num_caches)
+		return ANSWER_BAD(ENOENT, CACHE, e->num_caches);
+	c = ec->cache;
+	if (tokens > cache_capacity(c))
+		return ANSWER_BAD(ENOMEM, GRANT_TOKENS, cache_capacity(c));
+	blocks = ((tokens + c->block_size - 1) >> c->slots_shift) + 2ull * sequences;
+	if (!blocks && !ec->account)
+		return ANSWER_VALUE(0);
+	if (!grants_fit(c, c->granted - (ec->account ? ec->account->grant : 0) + blocks))
+		return ANSWER_BAD(ENOMEM, GRANT_TOKENS, cache_capacity(c));
+	if (!ec->account && account_create(c, &ec->account))
+		return ANSWER_BAD(ENOMEM, META, 0);
+	if (cache_grant(c, ec->account, blocks))
 		return ANSWER_BAD(ENOMEM, GRANT_TOKENS, 0);
-	if (cache_back_grant(c, c->granted - old + blocks))
-		return ANSWER_BAD(ENOMEM, GRANT_TOKENS, 0);
-	set_use(e, i, blocks, e->caches[i].used);
 	return ANSWER_VALUE(blocks);
 }
 
@@ -258,7 +248,7 @@ static int seq_make(struct engine_table *t, struct engine *e, uint64_t key, uint
 	s->engine = e;
 	s->ns = ns;
 	for (int i = 0; i < ATTND_MAX_CACHES; i++) {
-		held_init(&s->in[i].held, s->serial);
+		held_init(&s->in[i].held, s->serial, e->caches[i].account);
 		s->in[i].pending_trim = UINT64_MAX;
 	}
 	b = bucket_of(e, key);
@@ -289,12 +279,8 @@ static void seq_free(struct seq *s)
 {
 	struct engine *e = s->engine;
 
-	for (uint32_t i = 0; i < e->num_caches; i++) {
-		int64_t blocks = s->in[i].held.num;
-
+	for (uint32_t i = 0; i < e->num_caches; i++)
 		held_destroy(&s->in[i].held, e->caches[i].cache);
-		engine_use(e, i, -blocks);
-	}
 	forget_twin(s);
 	*(s->prev ? &s->prev->next : &e->seqs) = s->next;
 	if (s->next)
@@ -337,11 +323,7 @@ uint32_t engine_close_some(struct engine *e, uint32_t n)
 
 static void trim_in(struct seq *s, uint32_t i, uint64_t length)
 {
-	struct engine *e = s->engine;
-	int64_t before = s->in[i].held.num;
-
-	held_trim(&s->in[i].held, e->caches[i].cache, length);
-	engine_use(e, i, (int64_t)s->in[i].held.num - before);
+	held_trim(&s->in[i].held, s->engine->caches[i].cache, length);
 }
 
 void seq_plan_done(struct seq *s, uint32_t i)
@@ -496,11 +478,9 @@ static int match_on(struct opening *o, const uint64_t *tokens, uint64_t n)
 
 	for (uint32_t i = 0; i < o->caches; i++) {
 		struct held *h = &s->in[i].held;
-		int64_t before = h->num;
 
-		if (held_match(h, e->caches[i].cache, s->ns, tokens, hit - o->done, engine_room(e, i), ids))
+		if (held_match(h, e->caches[i].cache, s->ns, tokens, hit - o->done, ids))
 			return -ENOMEM;
-		engine_use(e, i, (int64_t)h->num - before);
 		hit = h->length < hit ? h->length : hit;
 	}
 	o->done = hit;
@@ -665,8 +645,6 @@ struct answer seq_fork(struct engine_table *t, struct engine *e, uint64_t key, u
 		uint64_t n = length_in(s, i);
 
 		r = held_fork(&f->in[i].held, &s->in[i].held, e->caches[i].cache, length < n ? length : n);
-		if (!r)
-			engine_use(e, i, f->in[i].held.num);
 	}
 	if (r) {
 		seq_retire(f, NULL);

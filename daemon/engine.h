@@ -56,8 +56,7 @@ struct seq {
 
 struct engine_cache {
 	struct cache *cache;
-	uint64_t grant; /* blocks guaranteed */
-	uint64_t used;	/* blocks in its sequences' tables, plans included */
+	struct account *account; /* from its first grant on */
 };
 
 struct engine {
@@ -179,14 +178,5 @@ struct answer seq_close(struct engine *e, uint64_t key, const void *by);
 
 /** After a plan let go of a sequence in cache i: pending trims and closes take effect. */
 void seq_plan_done(struct seq *s, uint32_t i);
-
-/** Account for blocks that a sequence's table gained or lost in cache i. */
-void engine_use(struct engine *e, uint32_t i, int64_t blocks);
-
-/** Blocks that engine e's grant in cache i still guarantees beyond what it uses. */
-static inline uint64_t engine_room(const struct engine *e, uint32_t i)
-{
-	return e->caches[i].grant > e->caches[i].used ? e->caches[i].grant - e->caches[i].used : 0;
-}
 
 #endif

@@ -15,6 +15,7 @@
 
 #include "../kernels/cpu.h"
 #include "lead.h"
+#include "tenant.h"
 
 enum { RUN_AT_ONCE = 32 }; /* requests of one session between looks at the others */
 
@@ -210,6 +211,16 @@ static struct answer op_scales(struct lead_session *ls, const struct attnd_sqe *
 	return ANSWER_OK;
 }
 
+/* The tenant among a namespace's fields must be one that the peer's credentials allow. */
+static bool may_name(const struct lead_session *ls, const void *fields, size_t bytes)
+{
+	const char *tenant;
+	size_t n;
+
+	return !ns_field(fields, bytes, ATTND_NS_TENANT, &tenant, &n) ||
+	       tenant_allowed(ls->session->tenants, tenant, n);
+}
+
 static struct answer op_namespace(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
 {
 	const void *p;
@@ -219,6 +230,8 @@ static struct answer op_namespace(struct leader *l, struct lead_session *ls, con
 	p = arena_copy(l, ls, sqe->obj.payload, sqe->obj.bytes, 1, 0);
 	if (sqe->obj.bytes && !p)
 		return ANSWER_BAD(EFAULT, OFFSET, sqe->obj.payload);
+	if (!may_name(ls, p, sqe->obj.bytes))
+		return ANSWER_BAD(EACCES, TENANT, 0);
 	return engine_namespace(ls->engine, &l->ns, p, sqe->obj.bytes);
 }
 

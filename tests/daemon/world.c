@@ -39,7 +39,8 @@ void world_close(struct world *w)
 		if (!c)
 			continue;
 		assert_int_equal(referenced(c), 0);
-		assert_int_equal(c->outstanding, 0);
+		assert_int_equal(c->claimed, 0);
+		assert_null(c->accounts);
 		assert_int_equal(c->granted, 0);
 		assert_int_equal(c->engines, 0);
 		assert_null(cache_check(c));
