@@ -266,6 +266,45 @@ struct attnd_open_info {
 int attnd_seq_open(attnd_t *a, uint64_t key, uint32_t ns, const uint64_t *tokens, uint64_t num_tokens,
 		   uint64_t max_match, struct attnd_open_info *ret);
 
+/** Why attnd_seq_wait has returned. */
+enum attnd_waited {
+	ATTND_WAITED_ALONE,    /* nobody is computing more of it: it did not wait */
+	ATTND_WAITED_DONE,     /* all that the other sequence was going to compute of it is there */
+	ATTND_WAITED_PROGRESS, /* as much as `want` asks for */
+	ATTND_WAITED_GONE,     /* the other one was closed, died, rolled back, or does not publish */
+	ATTND_WAITED_DEADLINE,
+	ATTND_WAITED_QUIET, /* no progress for quiet_us */
+};
+
+struct attnd_wait_options {
+	uint64_t max_match;   /* as in attnd_seq_open; 0: no limit */
+	uint64_t want;	      /* return as soon as so many tokens are cached; 0: at the first progress;
+				 UINT64_MAX: when all that is being computed is there */
+	uint64_t quiet_us;    /* give up when nothing has come for so long, up to an hour; 0: only at the deadline */
+	uint64_t deadline_us; /* 0: the connection's default */
+};
+
+struct attnd_wait_info {
+	uint64_t cached;   /* tokens held now, as after attnd_seq_open */
+	uint64_t expected; /* how far the other sequence had been going to compute the same tokens; 0: nobody */
+	enum attnd_waited why;
+};
+
+/**
+ * Open as attnd_seq_open does; but where another live sequence, of any process, was opened on more
+ * of the same tokens (in steps of 16) and is going to compute them, wait until they are there. It
+ * returns 0 in every case in which the sequence is open: `why` tells how the wait ended, and the
+ * caller computes the rest, or calls again with the same key, until the sequence's first plan row,
+ * to wait on from what it holds.
+ * While it waits the sequence announces nothing, so that two that wait never wait for each other;
+ * other calls that name its key wait with it (closing it ends the wait with -ECANCELED, as
+ * attnd_cancel does, which leaves no sequence behind unless it had been open before).
+ * Of an engine's sessions one waits; the others then open the key and get the same answer.
+ * options may be NULL: at the first progress, the default deadline.
+ */
+int attnd_seq_wait(attnd_t *a, uint64_t key, uint32_t ns, const uint64_t *tokens, uint64_t num_tokens,
+		   const struct attnd_wait_options *options, struct attnd_wait_info *ret);
+
 /** Open `new_key` with the first `length` tokens of `key` (parallel sampling, beams). Copies nothing. */
 int attnd_seq_fork(attnd_t *a, uint64_t key, uint64_t new_key, uint64_t length);
 
@@ -320,7 +359,10 @@ int attnd_plan(attnd_t *a, uint32_t tag, uint32_t cache, const struct attnd_row 
 int attnd_plan_async(attnd_t *a, uint32_t tag, uint32_t cache, const struct attnd_row *rows, uint32_t num_rows,
 		     struct attnd_row_status *ret_status, uint64_t deadline_us, attnd_job_t *ret_job);
 
-/** Drop a plan without its last job; sequences keep the length they had (or were rolled back to). */
+/**
+ * Drop a plan without its last job; sequences keep the length they had. (One that was to be rolled
+ * back in a pool without room for both is rolled back.)
+ */
 int attnd_plan_end(attnd_t *a, uint32_t tag);
 
 enum {
@@ -459,7 +501,7 @@ struct attnd_result {
 	attnd_job_t job;
 	int32_t status; /* 0 or a negative errno */
 	uint32_t reserved;
-	uint64_t value; /* seq_open: tokens cached; namespace: its id; otherwise 0 */
+	uint64_t value; /* seq_open, seq_wait: tokens cached; namespace: its id; otherwise 0 */
 };
 
 /**
@@ -490,6 +532,9 @@ int attnd_namespace_async(attnd_t *a, const struct attnd_namespace *ns, attnd_jo
 int attnd_params_set_async(attnd_t *a, uint32_t id, const struct attnd_params *params, attnd_job_t *ret_job);
 int attnd_seq_open_async(attnd_t *a, uint64_t key, uint32_t ns, const uint64_t *tokens, uint64_t num_tokens,
 			 uint64_t max_match, attnd_job_t *ret_job);
+int attnd_seq_wait_async(attnd_t *a, uint64_t key, uint32_t ns, const uint64_t *tokens, uint64_t num_tokens,
+			 const struct attnd_wait_options *options, struct attnd_wait_info *ret,
+			 attnd_job_t *ret_job); /* *ret (may be NULL) is filled when the job is done; value: cached */
 int attnd_seq_fork_async(attnd_t *a, uint64_t key, uint64_t new_key, uint64_t length, attnd_job_t *ret_job);
 int attnd_seq_trim_async(attnd_t *a, uint64_t key, uint64_t length, attnd_job_t *ret_job);
 int attnd_seq_close_many_async(attnd_t *a, const uint64_t *keys, uint32_t num_keys, attnd_job_t *ret_job);

@@ -195,6 +195,19 @@ static void open_done(struct attnd *a, struct cl_job *j)
 		keep(a, j->ctx);
 }
 
+static struct cl_seq *open_record(struct attnd *a, uint64_t key, uint32_t ns, const uint64_t *tokens,
+				  uint64_t num_tokens, uint64_t max_match)
+{
+	struct cl_seq *s = seq_create(a, key, ns);
+
+	if (!s)
+		return NULL;
+	cl_tokens_write(&s->tokens, 0, tokens, num_tokens);
+	s->held = s->tokens.count;
+	s->max_match = max_match;
+	return s;
+}
+
 static int seq_open(attnd_t *a, uint64_t key, uint32_t ns, const uint64_t *tokens, uint64_t num_tokens,
 		    uint64_t max_match, enum cl_mode mode, uint64_t *ret_cached, attnd_job_t *ret_job)
 {
@@ -207,14 +220,11 @@ static int seq_open(attnd_t *a, uint64_t key, uint32_t ns, const uint64_t *token
 		rc = open_request(a, &r, key, ns, num_tokens, max_match, &scratch);
 	if (rc)
 		return rc;
-	s = seq_create(a, key, ns);
+	s = open_record(a, key, ns, tokens, num_tokens, max_match);
 	if (!s)
 		return cl_request_drop(a, &r, -ENOMEM);
 	if (num_tokens)
 		memcpy(scratch, tokens, (size_t)num_tokens * sizeof(*tokens));
-	cl_tokens_write(&s->tokens, 0, tokens, num_tokens);
-	s->held = s->tokens.count;
-	s->max_match = max_match;
 	r.job.ctx = s;
 	r.job.done = open_done;
 	return mode == CL_WAIT ? cl_perform(a, &r, ret_cached) : cl_submit(a, &r, ret_job);
@@ -235,6 +245,81 @@ int attnd_seq_open_async(attnd_t *a, uint64_t key, uint32_t ns, const uint64_t *
 			 uint64_t max_match, attnd_job_t *ret_job)
 {
 	return seq_open(a, key, ns, tokens, num_tokens, max_match, CL_ASYNC, NULL, ret_job);
+}
+
+/* ---- Open, and wait for a twin ---- */
+
+static int check_wait(struct attnd *a, const struct attnd_wait_options *o)
+{
+	return o->quiet_us > ATTND_MAX_DEADLINE_US ? cl_fail(a, -EINVAL, ATTND_FIELD_DEADLINE, ATTND_MAX_DEADLINE_US)
+						   : 0;
+}
+
+static void wait_done(struct attnd *a, struct cl_job *j)
+{
+	struct attnd_wait_info *info = j->ret;
+
+	if (!j->status && info)
+		*info = (struct attnd_wait_info){
+			.cached = j->value, .expected = j->limit >> 8, .why = (enum attnd_waited)(j->limit & 255)};
+	open_done(a, j);
+}
+
+/* The record of an earlier open of this key is replaced: it is the same sequence, perhaps of more tokens. */
+static int wait_request(struct attnd *a, struct cl_request *r, uint64_t key, uint32_t ns, const uint64_t *tokens,
+			uint64_t num_tokens, const struct attnd_wait_options *o)
+{
+	uint64_t *scratch, most = o->max_match ? o->max_match : UINT64_MAX;
+	struct cl_seq *s;
+	int rc = check_wait(a, o);
+
+	if (!rc)
+		rc = open_request(a, r, key, ns, num_tokens, most, &scratch);
+	if (!rc && o->deadline_us > ATTND_MAX_DEADLINE_US)
+		return cl_request_drop(a, r, cl_fail(a, -EINVAL, ATTND_FIELD_DEADLINE, ATTND_MAX_DEADLINE_US));
+	if (rc)
+		return rc;
+	r->sqe.opcode = ATTND_OP_SEQ_WAIT;
+	r->sqe.wait.want = o->want;
+	r->sqe.wait.quiet_us = (uint32_t)o->quiet_us;
+	if (o->deadline_us)
+		r->sqe.deadline_us = (uint32_t)o->deadline_us;
+	s = open_record(a, key, ns, tokens, num_tokens, most);
+	if (!s)
+		return cl_request_drop(a, r, -ENOMEM);
+	if (num_tokens)
+		memcpy(scratch, tokens, (size_t)num_tokens * sizeof(*tokens));
+	r->job.ctx = s;
+	r->job.done = wait_done;
+	return 0;
+}
+
+static int seq_wait(attnd_t *a, uint64_t key, uint32_t ns, const uint64_t *tokens, uint64_t num_tokens,
+		    const struct attnd_wait_options *options, struct attnd_wait_info *ret, enum cl_mode mode,
+		    attnd_job_t *ret_job)
+{
+	const struct attnd_wait_options none = {.want = 0};
+	struct cl_request r;
+	int rc = cl_enter(a, 1, mode);
+
+	if (!rc)
+		rc = wait_request(a, &r, key, ns, tokens, num_tokens, options ? options : &none);
+	if (rc)
+		return rc;
+	r.job.ret = ret;
+	return cl_go(a, &r, mode, ret_job);
+}
+
+int attnd_seq_wait(attnd_t *a, uint64_t key, uint32_t ns, const uint64_t *tokens, uint64_t num_tokens,
+		   const struct attnd_wait_options *options, struct attnd_wait_info *ret)
+{
+	return seq_wait(a, key, ns, tokens, num_tokens, options, ret, CL_WAIT, NULL);
+}
+
+int attnd_seq_wait_async(attnd_t *a, uint64_t key, uint32_t ns, const uint64_t *tokens, uint64_t num_tokens,
+			 const struct attnd_wait_options *options, struct attnd_wait_info *ret, attnd_job_t *ret_job)
+{
+	return seq_wait(a, key, ns, tokens, num_tokens, options, ret, CL_ASYNC, ret_job);
 }
 
 /* ---- Fork and trim ---- */

@@ -116,19 +116,21 @@ static void put_free(struct cache *c, uint32_t id)
 	c->free++;
 }
 
-void cache_ref(struct cache *c, uint32_t id)
+void cache_ref(struct cache *c, struct account *account, uint32_t id)
 {
 	struct block_aux *a = cache_aux(c, id);
 
+	account_hold(c, account, id);
 	a->refs++;
 	if (aux_hold(a) == 1)
 		hold_up(c, id);
 }
 
-void cache_unref(struct cache *c, uint32_t id)
+void cache_unref(struct cache *c, struct account *account, uint32_t id)
 {
 	struct block_aux *a = cache_aux(c, id);
 
+	account_drop(c, account, id);
 	a->refs--;
 	if (aux_hold(a))
 		return;
@@ -183,8 +185,8 @@ void cache_filled(struct cache *c, uint32_t id)
 		counters_add(c->counters, peek_lost, 1);
 }
 
-void cache_publish(struct cache *c, uint32_t id, uint32_t ns, uint32_t parent, uint32_t first, uint32_t count,
-		   uint32_t position)
+void cache_publish(struct cache *c, struct account *account, uint32_t id, uint32_t ns, uint32_t parent,
+		   uint32_t first, uint32_t count, uint32_t position)
 {
 	struct attnd_block *b = cache_block(c, id);
 	struct block_aux *a = cache_aux(c, id);
@@ -207,7 +209,8 @@ void cache_publish(struct cache *c, uint32_t id, uint32_t ns, uint32_t parent, u
 		if (p->first_kid != NONE)
 			cache_aux(c, p->first_kid)->kid_prev = id;
 		p->first_kid = id;
-		p->held_kids++; /* a publisher holds what it publishes */
+		account_hold(c, account, parent); /* a publisher holds what it publishes */
+		p->held_kids++;
 		if (aux_hold(p) == 1)
 			hold_up(c, parent);
 	}
@@ -216,6 +219,26 @@ void cache_publish(struct cache *c, uint32_t id, uint32_t ns, uint32_t parent, u
 	attnd_index_insert(&c->index, id);
 	if (count == c->block_size)
 		cache_filled(c, id);
+}
+
+void cache_trade_places(struct cache *c, uint32_t id, uint32_t copy)
+{
+	struct attnd_block *b = cache_block(c, id), *o = cache_block(c, copy);
+	uint64_t old = atomic_load_explicit(&b->place, memory_order_relaxed);
+	uint32_t count = cache_count(c, id);
+	uint8_t *mine = cache_flags(c, id), *other = cache_flags(c, copy);
+
+	memcpy(cache_tokens(c, id) + count, cache_tokens(c, copy) + count,
+	       (c->block_size - count) * sizeof(uint64_t));
+	for (uint32_t i = 0; i < c->flag_bytes; i++) {
+		uint8_t f = mine[i];
+
+		mine[i] = other[i];
+		other[i] = f;
+	}
+	/* In between both name the copy's place; only the published one counts. */
+	atomic_store_explicit(&b->place, atomic_load_explicit(&o->place, memory_order_relaxed), memory_order_release);
+	atomic_store_explicit(&o->place, old, memory_order_release);
 }
 
 /* Out of the tree; hold is 0 and there are no children. */
@@ -337,7 +360,7 @@ static int vacant_extent(struct cache *c, uint32_t *ret)
 	if (i == c->num_ext && ((i + 1ull) * n >= NONE || (i == c->cap_ext && grow_extents(c)) ||
 				attnd_index_reserve(&c->index, (i + 1) * n)))
 		return -ENOMEM;
-	if (fill_extent(c, &c->ext[i]))
+	if (accounts_cover(c, i) || fill_extent(c, &c->ext[i]))
 		return -ENOMEM;
 	c->num_ext += i == c->num_ext;
 	list_extent(c, i);
@@ -409,11 +432,13 @@ static void give_slab(struct cache *c, uint32_t ext)
 	empty_extent(c, ext);
 }
 
-/* Blocks that grants of `c` do not need: what it may lose. */
-static bool can_spare_slab(const struct cache *c)
+/* Slabs whose loss grants of `c` do not feel. */
+static uint64_t spare_slabs(const struct cache *c)
 {
-	return c->free + c->evictable >= c->outstanding + c->blocks_per_slab &&
-	       c->total >= c->granted + c->blocks_per_slab;
+	uint64_t idle = (c->free + c->evictable) / c->blocks_per_slab;
+	uint64_t spare = c->total > c->claimed ? (c->total - c->claimed) / c->blocks_per_slab : 0;
+
+	return idle < spare ? idle : spare;
 }
 
 /* Take the slab of another cache whose blocks were all idle. */
@@ -422,7 +447,7 @@ static int steal_slab(struct cache *c)
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++) {
 		struct cache *o = c->pool->caches[i];
 
-		if (!o || o == c || !can_spare_slab(o))
+		if (!o || o == c || !spare_slabs(o))
 			continue;
 		for (uint32_t e = 0; e < o->num_ext; e++) {
 			if (o->ext[e].slab == UINT32_MAX || o->ext[e].held)
@@ -434,37 +459,48 @@ static int steal_slab(struct cache *c)
 	return -ENOMEM;
 }
 
-/* Could so many blocks be idle or free here, with what the pool and other caches have to spare? */
-static bool could_have(const struct cache *c, uint64_t need)
+/* Blocks that the pool and other caches have to spare; counting stops at `enough`. */
+static uint64_t elsewhere(const struct cache *c, uint64_t enough)
 {
-	uint64_t have = c->free + c->evictable + (uint64_t)c->pool->num_free * c->blocks_per_slab;
+	uint64_t have = (uint64_t)c->pool->num_free * c->blocks_per_slab;
 
-	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES && have < need; i++) {
+	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES && have < enough; i++) {
 		const struct cache *o = c->pool->caches[i];
-		uint64_t spare;
+		uint64_t spare = o && o != c ? spare_slabs(o) : 0;
 
-		if (!o || o == c || !can_spare_slab(o))
-			continue;
-		spare = (o->free + o->evictable - o->outstanding) / o->blocks_per_slab;
-		for (uint32_t e = 0; e < o->num_ext && spare && have < need; e++) {
+		for (uint32_t e = 0; spare && e < o->num_ext && have < enough; e++) {
 			if (o->ext[e].slab != UINT32_MAX && !o->ext[e].held) {
 				have += c->blocks_per_slab;
 				spare--;
 			}
 		}
 	}
-	return have >= need;
+	return have;
 }
 
-bool cache_make_room(struct cache *c, uint64_t need, uint64_t own)
+/* Slabs until there are so many more blocks. */
+static bool take_slabs(struct cache *c, uint64_t more)
 {
-	need += c->outstanding - own;
-	if (!could_have(c, need))
+	uint64_t want = c->total + more;
+
+	if (elsewhere(c, more) < more)
 		return false;
-	while (c->free + c->evictable < need)
+	while (c->total < want)
 		if (add_slab(c) && steal_slab(c))
 			return false;
 	return true;
+}
+
+bool cache_make_room(struct cache *c, const struct account *a, uint64_t need, uint64_t growth)
+{
+	uint64_t claim = c->claimed + account_claim(c, a, growth), more = claim > c->total ? claim - c->total : 0;
+	uint64_t have = c->free + c->evictable;
+
+	if (c->commons && claim == c->claimed)
+		more = 0; /* guaranteed already */
+	if (need > have && need - have > more)
+		more = need - have;
+	return !more || take_slabs(c, more);
 }
 
 uint64_t cache_capacity(const struct cache *c)
@@ -472,15 +508,18 @@ uint64_t cache_capacity(const struct cache *c)
 	return (uint64_t)c->pool->num_slabs * c->blocks_per_slab * c->block_size;
 }
 
-int cache_back_grant(struct cache *c, uint64_t blocks)
+int cache_grant(struct cache *c, struct account *a, uint64_t blocks)
 {
-	while (c->total < blocks)
-		if (add_slab(c) && steal_slab(c))
-			return -ENOMEM;
+	uint64_t claim =
+		c->claimed - (a->grant > a->used ? a->grant : a->used) + (blocks > a->used ? blocks : a->used);
+
+	if (blocks > a->grant && claim > c->total && !take_slabs(c, claim - c->total))
+		return -ENOMEM;
+	account_set_grant(c, a, blocks);
 	return 0;
 }
 
-uint32_t cache_alloc(struct cache *c)
+uint32_t cache_alloc(struct cache *c, struct account *account)
 {
 	struct block_aux *a;
 	uint32_t id;
@@ -502,6 +541,7 @@ uint32_t cache_alloc(struct cache *c)
 				.first_kid = NONE,
 				.kid_prev = NONE,
 				.kid_next = NONE};
+	account_hold(c, account, id);
 	return id;
 }
 

@@ -20,6 +20,7 @@
 #include "../shm/index.h"
 #include "../shm/meta.h"
 #include "../shm/peek.h"
+#include "account.h"
 #include "pool.h"
 
 struct ns_table;
@@ -87,7 +88,9 @@ struct cache {
 	uint32_t lru_first, lru_last; /* evictable leaves, oldest first */
 	uint64_t clock;
 	uint64_t total, free, evictable; /* blocks; referenced = total - free - evictable */
-	uint64_t outstanding;		 /* blocks that grants still guarantee beyond what their engines use */
+	struct account *accounts;	 /* account.h's: none without a grant */
+	struct account *commons;	 /* of these, everybody's without one */
+	uint64_t claimed;		 /* blocks: what accounts use, or are guaranteed if that is more */
 	uint64_t granted;		 /* blocks, sum of the grants */
 	uint64_t evicted, collapsed;	 /* blocks, since the start */
 	struct held *twins;		 /* sequences with blocks that the tree has, too (collapse.c) */
@@ -146,34 +149,40 @@ int cache_create(struct pool *p, struct ns_table *ns, struct attnd_counters *cou
 void cache_destroy(struct cache *c);
 
 /**
- * Make room for `need` blocks more that an engine, whose own unused guarantee is `own`, is about to
- * reference: with what the grants of others leave, so that afterwards this cache's own blocks still
- * cover them. False: there is no room.
+ * Make room for `need` blocks more to be referenced, of which `growth` are new to account `a` (blocks
+ * that others hold already among them): with what is guaranteed to others left alone. False: there is none.
  */
-bool cache_make_room(struct cache *c, uint64_t need, uint64_t own);
+bool cache_make_room(struct cache *c, const struct account *a, uint64_t need, uint64_t growth);
 
 /** Tokens that the pool could hold of this cache alone. */
 uint64_t cache_capacity(const struct cache *c);
 
-/** Set slabs aside until `blocks` blocks are there. 0 or -ENOMEM. */
-int cache_back_grant(struct cache *c, uint64_t blocks);
+/** Grant an account so many blocks, backed by slabs of the cache's own. 0 or -ENOMEM. */
+int cache_grant(struct cache *c, struct account *a, uint64_t blocks);
 
 /** A private block with one reference: free, else a new slab, else by eviction. ATTND_BLOCK_NONE: none. */
-uint32_t cache_alloc(struct cache *c);
+uint32_t cache_alloc(struct cache *c, struct account *a);
 
-void cache_ref(struct cache *c, uint32_t id);
+/* `a`: through whose account; NULL: the commons. */
+void cache_ref(struct cache *c, struct account *a, uint32_t id);
 /** Drop a reference; a private block without any is freed. */
-void cache_unref(struct cache *c, uint32_t id);
+void cache_unref(struct cache *c, struct account *a, uint32_t id);
 
 /**
  * Put a private block into the tree under `parent` (or the namespace's root): its slots
  * [first, count) are its own. Everything else of the descriptor is set here.
  */
-void cache_publish(struct cache *c, uint32_t id, uint32_t ns, uint32_t parent, uint32_t first, uint32_t count,
-		   uint32_t position);
+void cache_publish(struct cache *c, struct account *a, uint32_t id, uint32_t ns, uint32_t parent, uint32_t first,
+		   uint32_t count, uint32_t position);
 
 /** A published block has become full: others may find the prefix that it ends. */
 void cache_filled(struct cache *c, uint32_t id);
+
+/**
+ * A published block and a private copy of it, which holds the same and more, trade places, flags and
+ * tokens: the published one then holds what the copy held. Nobody but the caller uses either.
+ */
+void cache_trade_places(struct cache *c, uint32_t id, uint32_t copy);
 
 /** Evict one leaf. False if there is none. */
 bool cache_evict(struct cache *c);

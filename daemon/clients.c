@@ -47,6 +47,7 @@ static void try_free(struct client *c)
 	if (segments_unmap_all(c)) /* comes back here */
 		return;
 	handshake_close(&c->session);
+	free(c->session.tenants);
 	close_fd(c->session.ctl.sock);
 	close_fd(c->session.ctl.pidfd);
 	close_fd(c->session.ctl.owner_pidfd);
@@ -224,7 +225,7 @@ static int watch_processes(struct client *c)
 	return r;
 }
 
-static void fill_session(struct client *c)
+static int fill_session(struct client *c)
 {
 	struct control *ctl = c->control;
 	struct session *s = &c->session;
@@ -237,6 +238,7 @@ static void fill_session(struct client *c)
 	s->ctl.connected_ns = loop_now(ctl->loop);
 	peer_realm(&ctl->cfg, &c->peer, s->realm, sizeof(s->realm));
 	ctl->num_sessions++;
+	return tenant_list(&ctl->tenants, s->ctl.sock, &c->peer, &s->tenants);
 }
 
 /* The leader knows the session before the client does: nothing the client sends is missed. */
@@ -264,8 +266,9 @@ static int open_session(struct client *c, const struct attnd_msg_hello *hello, s
 
 	if (r)
 		return refuse(refusal, r, "no session: %s", strerror(-r));
-	fill_session(c);
-	r = give_to_leader(c, &w);
+	r = fill_session(c);
+	if (r == 0)
+		r = give_to_leader(c, &w);
 	if (r == 0) {
 		c->state = CLIENT_LIVE;
 		loop_set_timer(c->control->loop, c->timer, UINT64_MAX);

@@ -9,7 +9,7 @@
 #include "realm.h"
 
 enum {
-	LOOK = 32,  /* sequences, for one that no job runs on */
+	LOOK = 32,  /* sequences, for one that no plan works on */
 	CLIMB = 64, /* blocks, in one step */
 };
 
@@ -48,11 +48,12 @@ void collapse_forget(struct held *h, struct cache *c)
 	h->collapse.listed = false;
 }
 
-static bool job_runs(const struct held *h)
+/* A plan under way names its blocks, or (rolling back) what they are copied from. */
+static bool in_use(const struct held *h)
 {
 	const struct seq_place *p = (const void *)((const char *)h - offsetof(struct seq_place, held));
 
-	return p->plan && p->plan->running;
+	return p->plan && (p->plan->running || !p->plan->committed);
 }
 
 static bool same_layer(const struct cache *c, const struct table_entry *e, uint32_t other, uint32_t layer)
@@ -77,7 +78,7 @@ static void take_over(struct held *h, struct cache *c, uint32_t index, uint32_t 
 		a->fill = 0;
 	}
 	held_set(h, c, index, id, false);
-	cache_unref(c, mine);
+	cache_unref(c, h->account, mine);
 	c->collapsed++;
 	counters_add(c->counters, collapsed_blocks, 1);
 }
@@ -103,7 +104,7 @@ bool collapse_step(struct cache *c)
 {
 	struct held *h = c->twins;
 
-	for (int i = 0; h && job_runs(h); h = h->collapse.next)
+	for (int i = 0; h && in_use(h); h = h->collapse.next)
 		if (++i == LOOK)
 			return false;
 	if (!h)

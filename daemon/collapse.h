@@ -6,7 +6,7 @@
  * Out:  where the bits are equal, the tree's block in the table, and the other one freed.
  * Next: leader.c works on it when it has nothing else to do.
  *
- * One owner: the leader. A sequence that a job runs on is left alone.
+ * One owner: the leader. A sequence that a plan works on is left alone.
  */
 #ifndef ATTND_DAEMON_COLLAPSE_H
 #define ATTND_DAEMON_COLLAPSE_H

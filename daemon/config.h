@@ -34,6 +34,8 @@ enum config_event_loop { CONFIG_LOOP_AUTO, CONFIG_LOOP_URING, CONFIG_LOOP_EPOLL 
 	X(socket, "allow-users", STRING, allow_users, "", 0, 0, RELOAD,                                             \
 	  "users (names or numbers, separated by commas) that may connect; both lists empty: all")                  \
 	X(socket, "allow-groups", STRING, allow_groups, "", 0, 0, RELOAD, "groups that may connect")                \
+	X(socket, "tenants", STRING, tenants, "", 0, 0, RELOAD,                                                     \
+	  "WHO:TENANT, separated by commas: who (user, @group, *) may name which tenant (or *); empty: all any")    \
 	X(pool, "pool-size", SIZE, pool_size, "0", 0, UINT64_C(1) << 50, START,                                     \
 	  "bytes of K/V; 0: 1/8 of the memory available, at most 2G")                                               \
 	X(pool, "slab-size", SIZE, slab_size, "0", 0, UINT64_C(1) << 40, START,                                     \
@@ -84,6 +86,7 @@ struct config {
 	char *share_group;    /* realm of all peers of the shared socket; "": by uid */
 	char *allow_users;    /* lists; "": all */
 	char *allow_groups;
+	char *tenants; /* rules; "": all may name any */
 
 	uint64_t pool_size;    /* bytes; not 0 after config_load */
 	uint64_t slab_size;    /* bytes; 0: 1/64 of the pool, 2 to 64 MiB, a multiple of 2 MiB */

@@ -3,6 +3,7 @@
 #include "engine.h"
 
 #include <errno.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +44,9 @@ int engine_create(struct engine_table *t, const uint8_t *id, const struct engine
 		snprintf(e->shares, sizeof(e->shares), "%s", e->realm->name);
 	e->sessions = 1;
 	e->max_seqs = t->max_seqs;
+	e->twins = &t->twins;
+	if (!t->twins.secret)
+		randombytes_buf(&t->twins.secret, sizeof(t->twins.secret));
 	e->next = t->first;
 	t->first = e;
 	*ret = e;
@@ -67,7 +71,8 @@ static void engine_free(struct engine_table *t, struct engine *e)
 		;
 	*p = e->next;
 	for (uint32_t i = 0; i < e->num_caches; i++) {
-		engine_grant(e, i, 0, 0);
+		if (e->caches[i].account)
+			account_destroy(e->caches[i].cache, e->caches[i].account);
 		if (!--e->caches[i].cache->engines && e->alone && !e->caches[i].cache->keeps)
 			cache_destroy(e->caches[i].cache); /* nobody could ever hit it */
 	}
@@ -85,24 +90,6 @@ void engine_leave(struct engine_table *t, struct engine *e)
 	while (engine_close_some(e, UINT32_MAX))
 		;
 	engine_free(t, e);
-}
-
-/* Change what an engine uses or is granted, and with it what its cache must keep for it. */
-static void set_use(struct engine *e, uint32_t i, uint64_t grant, uint64_t used)
-{
-	struct cache *c = e->caches[i].cache;
-
-	c->outstanding -= engine_room(e, i);
-	c->granted -= e->caches[i].grant;
-	e->caches[i].grant = grant;
-	e->caches[i].used = used;
-	c->granted += grant;
-	c->outstanding += engine_room(e, i);
-}
-
-void engine_use(struct engine *e, uint32_t i, int64_t blocks)
-{
-	set_use(e, i, e->caches[i].grant, e->caches[i].used + (uint64_t)blocks);
 }
 
 static struct answer opened(const struct engine *e, uint32_t i)
@@ -140,33 +127,40 @@ struct answer engine_cache_open(struct engine *e, struct pool *p, struct ns_tabl
 	return opened(e, i);
 }
 
-struct answer engine_grant(struct engine *e, uint32_t i, uint64_t tokens, uint32_t sequences)
+/* Do all caches' grants fit the pool's slabs, with this one's changed? */
+static bool grants_fit(const struct cache *c, uint64_t granted)
 {
-	struct cache *c;
-	uint64_t blocks, old, room, slabs = 0;
+	uint64_t slabs = 0;
 
-	if (i >= e->num_caches)
-		return ANSWER_BAD(ENOENT, CACHE, e->num_caches);
-	c = e->caches[i].cache;
-	if (tokens > cache_capacity(c))
-		return ANSWER_BAD(ENOMEM, GRANT_TOKENS, cache_capacity(c));
-	blocks = ((tokens + c->block_size - 1) >> c->slots_shift) + 2ull * sequences;
-	old = e->caches[i].grant;
 	for (uint32_t k = 0; k < ATTND_MAX_POOL_CACHES; k++) {
 		const struct cache *o = c->pool->caches[k];
-		uint64_t g = o ? o->granted - (o == c ? old : 0) + (o == c ? blocks : 0) : 0;
+		uint64_t g = o == c ? granted : o ? o->granted : 0;
 
 		slabs += o ? (g + o->blocks_per_slab - 1) / o->blocks_per_slab : 0;
 	}
-	if (slabs > c->pool->num_slabs)
-		return ANSWER_BAD(ENOMEM, GRANT_TOKENS,
-				  (c->pool->num_slabs) * (uint64_t)c->blocks_per_slab * c->block_size);
-	room = blocks > e->caches[i].used ? blocks - e->caches[i].used : 0;
-	if (blocks > old && !cache_make_room(c, room, engine_room(e, i)))
+	return slabs <= c->pool->num_slabs;
+}
+
+struct answer engine_grant(struct engine *e, uint32_t i, uint64_t tokens, uint32_t sequences)
+{
+	struct engine_cache *ec = &e->caches[i];
+	struct cache *c;
+	uint64_t blocks;
+
+	if (i >= e->num_caches)
+		return ANSWER_BAD(ENOENT, CACHE, e->num_caches);
+	c = ec->cache;
+	if (tokens > cache_capacity(c))
+		return ANSWER_BAD(ENOMEM, GRANT_TOKENS, cache_capacity(c));
+	blocks = ((tokens + c->block_size - 1) >> c->slots_shift) + 2ull * sequences;
+	if (!blocks && !ec->account)
+		return ANSWER_VALUE(0);
+	if (!grants_fit(c, c->granted - (ec->account ? ec->account->grant : 0) + blocks))
+		return ANSWER_BAD(ENOMEM, GRANT_TOKENS, cache_capacity(c));
+	if (!ec->account && account_create(c, &ec->account))
+		return ANSWER_BAD(ENOMEM, META, 0);
+	if (cache_grant(c, ec->account, blocks))
 		return ANSWER_BAD(ENOMEM, GRANT_TOKENS, 0);
-	if (cache_back_grant(c, c->granted - old + blocks))
-		return ANSWER_BAD(ENOMEM, GRANT_TOKENS, 0);
-	set_use(e, i, blocks, e->caches[i].used);
 	return ANSWER_VALUE(blocks);
 }
 
@@ -254,7 +248,7 @@ static int seq_make(struct engine_table *t, struct engine *e, uint64_t key, uint
 	s->engine = e;
 	s->ns = ns;
 	for (int i = 0; i < ATTND_MAX_CACHES; i++) {
-		held_init(&s->in[i].held, s->serial);
+		held_init(&s->in[i].held, s->serial, e->caches[i].account);
 		s->in[i].pending_trim = UINT64_MAX;
 	}
 	b = bucket_of(e, key);
@@ -270,16 +264,24 @@ static int seq_make(struct engine_table *t, struct engine *e, uint64_t key, uint
 	return 0;
 }
 
+static void forget_twin(struct seq *s)
+{
+	twin_forget(s->engine->twins, &s->twin, &s->engine->announced);
+}
+
+void seq_withdraw(struct seq *s)
+{
+	if (s->twin.announced)
+		twin_withdraw(s->engine->twins, &s->twin, &s->engine->announced);
+}
+
 static void seq_free(struct seq *s)
 {
 	struct engine *e = s->engine;
 
-	for (uint32_t i = 0; i < e->num_caches; i++) {
-		int64_t blocks = s->in[i].held.num;
-
+	for (uint32_t i = 0; i < e->num_caches; i++)
 		held_destroy(&s->in[i].held, e->caches[i].cache);
-		engine_use(e, i, -blocks);
-	}
+	forget_twin(s);
 	*(s->prev ? &s->prev->next : &e->seqs) = s->next;
 	if (s->next)
 		s->next->prev = s->prev;
@@ -296,6 +298,8 @@ static void seq_retire(struct seq *s, const void *by)
 		;
 	*p = s->bucket_next;
 	s->closed = true;
+	seq_withdraw(s);
+	twin_stir(s->engine->twins, &s->twin);
 	realm_count(s->engine->realm, closes, 1);
 	realm_count(s->engine->realm, sequences, -1);
 	for (uint32_t i = 0; i < s->engine->num_caches; i++)
@@ -319,11 +323,7 @@ uint32_t engine_close_some(struct engine *e, uint32_t n)
 
 static void trim_in(struct seq *s, uint32_t i, uint64_t length)
 {
-	struct engine *e = s->engine;
-	int64_t before = s->in[i].held.num;
-
-	held_trim(&s->in[i].held, e->caches[i].cache, length);
-	engine_use(e, i, (int64_t)s->in[i].held.num - before);
+	held_trim(&s->in[i].held, s->engine->caches[i].cache, length);
 }
 
 void seq_plan_done(struct seq *s, uint32_t i)
@@ -338,6 +338,29 @@ void seq_plan_done(struct seq *s, uint32_t i)
 }
 
 /* ---- Requests ---- */
+
+/* What two sequences must share to be twins, beside their tokens. */
+static uint64_t begin_hash(const struct seq *s)
+{
+	const struct engine *e = s->engine;
+	uint64_t parts[ATTND_MAX_CACHES + 1] = {s->ns};
+
+	for (uint32_t i = 0; i < e->num_caches; i++)
+		parts[i + 1] = e->caches[i].cache->id;
+	return twin_hash_begin(e->twins, parts, e->num_caches + 1);
+}
+
+static void begin_opening(struct seq *s, uint64_t n, uint64_t max_match, struct opening *ret)
+{
+	s->opening = true;
+	s->plans++; /* so that a close does not free it under the steps */
+	*ret = (struct opening){.seq = s,
+				.caches = s->engine->num_caches,
+				.asked = n,
+				.limit = n < max_match ? n : max_match,
+				.hash = begin_hash(s),
+				.matches = true};
+}
 
 struct answer seq_open_begin(struct engine_table *t, struct engine *e, uint64_t key, uint32_t ns_handle, uint64_t n,
 			     uint64_t max_match, struct opening *ret)
@@ -356,11 +379,37 @@ struct answer seq_open_begin(struct engine_table *t, struct engine *e, uint64_t 
 	r = seq_make(t, e, key, e->ns[ns_handle], &s);
 	if (r)
 		return (struct answer){.res = r, .field = ATTND_FIELD_SEQUENCES, .limit = e->max_seqs};
-	s->opening = true;
-	s->plans++; /* so that a close does not free it under the steps */
-	*ret = (struct opening){
-		.seq = s, .caches = e->num_caches, .asked = n, .limit = n < max_match ? n : max_match};
+	begin_opening(s, n, max_match, ret);
 	return ANSWER_OK;
+}
+
+struct answer seq_wait_begin(struct engine_table *t, struct engine *e, uint64_t key, uint32_t ns_handle, uint64_t n,
+			     uint64_t max_match, uint64_t want, struct opening *ret)
+{
+	struct seq *s = seq_find(e, key);
+	struct answer a = ANSWER_OK;
+
+	if (!s || s->opening || s->used) {
+		a = seq_open_begin(t, e, key, ns_handle, n, max_match, ret);
+	} else {
+		if (ns_handle >= e->num_ns || e->ns[ns_handle] != s->ns)
+			return ANSWER_BAD(ENOENT, NAMESPACE, e->num_ns);
+		if (n < s->answer || max_match < s->answer)
+			return ANSWER_BAD(EINVAL, TOKENS, s->answer);
+		seq_withdraw(s);
+		forget_twin(s);
+		begin_opening(s, n, max_match, ret);
+		ret->done = s->answer;
+		ret->resumed = true;
+		for (ret->caches = 0; ret->caches < e->num_caches; ret->caches++)
+			if (s->in[ret->caches].held.length != s->answer)
+				break; /* opened later */
+	}
+	if (ret->seq) {
+		ret->waits = true;
+		ret->want = want;
+	}
+	return a;
 }
 
 void seq_open_abort(struct opening *o)
@@ -371,55 +420,126 @@ void seq_open_abort(struct opening *o)
 		return;
 	o->seq = NULL;
 	s->opening = false;
-	if (!s->closed)
+	twin_wait(&s->twin, NULL);
+	if (o->resumed && !s->closed && o->at == o->asked)
+		twin_announce(s->engine->twins, &s->twin);
+	else
+		forget_twin(s);
+	if (!s->closed && !o->resumed)
 		seq_retire(s, NULL);
-	if (!--s->plans)
+	if (!--s->plans && s->closed)
 		seq_free(s);
+}
+
+struct answer seq_wait_end(struct opening *o, enum attnd_wire_waited why)
+{
+	struct seq *s = o->seq;
+	struct engine *e = s->engine;
+
+	o->seq = NULL;
+	twin_wait(&s->twin, NULL);
+	twin_announce(e->twins, &s->twin);
+	s->opening = false;
+	s->plans--;
+	s->answer = o->done;
+	if (!o->resumed) {
+		realm_count(e->realm, opens, 1);
+		realm_count(e->realm, query_tokens, o->asked);
+		realm_count(e->realm, hit_tokens, o->done);
+	}
+	return (struct answer){.value = o->done, .limit = o->waits ? why | o->end << 8 : 0};
 }
 
 /* All caches hold what the one with the smallest hit does. */
 static struct answer open_end(struct opening *o)
 {
 	struct seq *s = o->seq;
-	struct engine *e = s->engine;
+	struct twin *other;
 
 	for (uint32_t i = 0; i < o->caches; i++)
 		trim_in(s, i, o->done);
-	o->seq = NULL;
-	s->opening = false;
-	s->plans--;
-	s->answer = o->done;
-	realm_count(e->realm, opens, 1);
-	realm_count(e->realm, query_tokens, o->asked);
-	realm_count(e->realm, hit_tokens, o->done);
-	return ANSWER_VALUE(o->done);
+	other = o->waits && o->done < o->limit ? twin_find(s->engine->twins, &s->twin, o->done, &o->end) : NULL;
+	if (!other)
+		return seq_wait_end(o, ATTND_WIRE_WAITED_ALONE);
+	o->end = o->end < o->limit ? o->end : o->limit;
+	realm_count(s->engine->realm, waits, 1);
+	twin_wait(&s->twin, other);
+	s->twin.stirred = false;
+	return ANSWER_WAITS;
 }
 
-struct answer seq_open_step(struct opening *o, const uint64_t *tokens, uint32_t n)
+/* Match tokens from o->done on, in all caches. 0 or -ENOMEM. */
+static int match_on(struct opening *o, const uint64_t *tokens, uint64_t n)
 {
 	struct seq *s = o->seq;
 	struct engine *e = s->engine;
 	uint64_t hit = o->done + n;
 	uint32_t ids[OPEN_SLICE + 2];
 
-	if (s->closed) {
+	for (uint32_t i = 0; i < o->caches; i++) {
+		struct held *h = &s->in[i].held;
+
+		if (held_match(h, e->caches[i].cache, s->ns, tokens, hit - o->done, ids))
+			return -ENOMEM;
+		hit = h->length < hit ? h->length : hit;
+	}
+	o->done = hit;
+	return 0;
+}
+
+/* Note the hashes of what is not there. */
+static void note_units(struct opening *o, const uint64_t *tokens, uint32_t n)
+{
+	struct seq *s = o->seq;
+	struct engine *e = s->engine;
+
+	for (uint32_t i = 0; i + TWIN_TOKENS <= n; i += TWIN_TOKENS) {
+		uint64_t first = (o->at + i) / TWIN_TOKENS, left = o->asked / TWIN_TOKENS - first;
+
+		o->hash = twin_hash(e->twins, o->hash, tokens + i);
+		if (o->at + i + TWIN_TOKENS <= o->done)
+			continue;
+		if (s->twin.units || twin_begin(e->twins, &s->twin, (uint32_t)first, (uint32_t)left, &e->announced))
+			twin_note(&s->twin, o->hash);
+	}
+}
+
+/* Are these the tokens that an open sequence holds from `at` on? */
+static bool holds(const struct seq *s, uint64_t at, const uint64_t *tokens, uint64_t n)
+{
+	const struct cache *c = s->engine->caches[0].cache;
+
+	for (uint64_t i = 0; i < n; i++)
+		if (cache_tokens(
+			    c, s->in[0].held.table[(at + i) >> c->slots_shift].id)[(at + i) & (c->block_size - 1)] !=
+		    tokens[i])
+			return false;
+	return true;
+}
+
+struct answer seq_open_step(struct opening *o, const uint64_t *tokens, uint32_t n)
+{
+	uint64_t known = o->done > o->at ? o->done - o->at : 0;
+	uint64_t most = o->limit > o->at && o->limit - o->at < n ? o->limit - o->at : n;
+
+	if (o->seq->closed) {
 		seq_open_abort(o);
 		return ANSWER_BAD(ECANCELED, SEQUENCE, 0);
 	}
-	for (uint32_t i = 0; i < o->caches; i++) {
-		struct held *h = &s->in[i].held;
-		int64_t before = h->num;
-
-		if (held_match(h, e->caches[i].cache, s->ns, tokens, hit - o->done, engine_room(e, i), ids)) {
+	if (known && !holds(o->seq, o->at, tokens, known < n ? known : n)) {
+		seq_open_abort(o);
+		return ANSWER_BAD(EINVAL, TOKENS, o->done);
+	}
+	if (o->matches && o->limit > o->at && known < most) {
+		if (match_on(o, tokens + known, most - known)) {
 			seq_open_abort(o);
 			return ANSWER_BAD(ENOMEM, TOKENS, 0);
 		}
-		engine_use(e, i, (int64_t)h->num - before);
-		hit = h->length < hit ? h->length : hit;
+		o->matches = o->done == o->at + n;
 	}
-	n = hit == o->done + n ? n : 0;
-	o->done = hit;
-	return n && hit < o->limit ? ANSWER_LATER : open_end(o);
+	note_units(o, tokens, n);
+	o->at += n;
+	return o->at < o->asked ? ANSWER_LATER : open_end(o);
 }
 
 struct answer seq_open(struct engine_table *t, struct engine *e, uint64_t key, uint32_t ns_handle,
@@ -429,8 +549,61 @@ struct answer seq_open(struct engine_table *t, struct engine *e, uint64_t key, u
 	struct answer a = seq_open_begin(t, e, key, ns_handle, n, max_match, &o);
 
 	while (o.seq)
-		a = seq_open_step(&o, tokens + o.done, opening_slice(&o));
+		a = seq_open_step(&o, tokens + o.at, opening_slice(&o));
 	return a;
+}
+
+/* Of all its caches, the tokens that are computed. */
+static uint64_t computed(const struct seq *s)
+{
+	uint64_t n = UINT64_MAX;
+
+	for (uint32_t i = 0; i < s->engine->num_caches; i++)
+		n = s->in[i].held.length < n ? s->in[i].held.length : n;
+	return n;
+}
+
+static const struct seq *seq_of(const struct twin *w)
+{
+	return (const void *)((const char *)w - offsetof(struct seq, twin));
+}
+
+void seq_advanced(struct seq *s)
+{
+	if (!s->twin.announced)
+		return;
+	if (computed(s) >= twin_end(&s->twin))
+		seq_withdraw(s);
+	else
+		twin_stir_waiters(s->engine->twins, &s->twin);
+}
+
+struct answer seq_wait_look(struct opening *o, const uint64_t *tokens, uint32_t n)
+{
+	struct seq *s = o->seq;
+	uint64_t before = o->done;
+	const struct twin *other;
+
+	if (s->closed) {
+		seq_open_abort(o);
+		return ANSWER_BAD(ECANCELED, SEQUENCE, 0);
+	}
+	s->twin.stirred = false;
+	if (match_on(o, tokens, n))
+		return seq_wait_end(o, ATTND_WIRE_WAITED_GONE);
+	o->grown |= o->done > before;
+	if (n && o->done == before + n && o->done < o->limit) {
+		s->twin.stirred = true;
+		return ANSWER_LATER;
+	}
+	for (uint32_t i = 0; i < o->caches; i++)
+		trim_in(s, i, o->done);
+	if (o->done >= o->end)
+		return seq_wait_end(o, ATTND_WIRE_WAITED_DONE);
+	if (o->want ? o->done >= o->want : o->grown)
+		return seq_wait_end(o, ATTND_WIRE_WAITED_PROGRESS);
+	other = s->twin.waits_for;
+	return other && computed(seq_of(other)) < o->end ? ANSWER_WAITS : seq_wait_end(o, ATTND_WIRE_WAITED_GONE);
 }
 
 /* What it holds in cache i; a trim that waits for a plan's end counts already. */
@@ -472,8 +645,6 @@ struct answer seq_fork(struct engine_table *t, struct engine *e, uint64_t key, u
 		uint64_t n = length_in(s, i);
 
 		r = held_fork(&f->in[i].held, &s->in[i].held, e->caches[i].cache, length < n ? length : n);
-		if (!r)
-			engine_use(e, i, f->in[i].held.num);
 	}
 	if (r) {
 		seq_retire(f, NULL);
@@ -495,6 +666,7 @@ struct answer seq_trim(struct engine *e, uint64_t key, uint64_t length, const vo
 	if (length > longest(s))
 		return ANSWER_BAD(ERANGE, LENGTH, longest(s));
 	s->used = true;
+	seq_withdraw(s);
 	for (uint32_t i = 0; i < e->num_caches; i++) {
 		if (s->in[i].plan)
 			plan_let_go(s->in[i].plan, by);

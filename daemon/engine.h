@@ -15,6 +15,7 @@
 
 #include "realm.h"
 #include "tree.h"
+#include "twin.h"
 
 struct plan;
 struct engine;
@@ -28,7 +29,9 @@ struct answer {
 #define ANSWER_OK	((struct answer){0})
 #define ANSWER_VALUE(v) ((struct answer){.value = (v)})
 /* Not yet: the request stays where it is and is tried again. */
-#define ANSWER_LATER	    ((struct answer){.res = -EINPROGRESS})
+#define ANSWER_LATER ((struct answer){.res = -EINPROGRESS})
+/* Not yet, and others need not wait behind it. */
+#define ANSWER_WAITS	    ((struct answer){.res = -EALREADY})
 #define ANSWER_BAD(e, f, l) ((struct answer){.res = -(e), .field = ATTND_FIELD_##f, .limit = (uint64_t)(l)})
 
 struct seq {
@@ -39,10 +42,11 @@ struct seq {
 	struct seq *prev, *next; /* all of the engine */
 	uint32_t ns;
 	uint32_t plans;	 /* live plans that name it, one a cache */
-	bool opening;	 /* its match is under way */
+	bool opening;	 /* its match is under way, or it waits for a twin */
 	bool used;	 /* a plan row, trim or fork came: open no longer repeats its answer */
 	bool closed;	 /* gone by name; freed when no plan names it */
 	uint64_t answer; /* of open */
+	struct twin twin;
 	struct seq_place {
 		struct held held;
 		struct plan *plan;     /* live, or NULL */
@@ -52,8 +56,7 @@ struct seq {
 
 struct engine_cache {
 	struct cache *cache;
-	uint64_t grant; /* blocks guaranteed */
-	uint64_t used;	/* blocks in its sequences' tables, plans included */
+	struct account *account; /* from its first grant on */
 };
 
 struct engine {
@@ -73,6 +76,8 @@ struct engine {
 	struct seq **buckets;
 	uint32_t num_buckets, num_seqs, max_seqs;
 	struct seq *seqs;
+	struct twin_table *twins;
+	uint32_t announced; /* of twin.h's units */
 	struct engine *next;
 };
 
@@ -80,8 +85,8 @@ struct engine_table {
 	struct ns_table *ns;
 	struct engine *first;
 	uint64_t serial; /* of sequences */
-	uint64_t secret;
 	uint32_t max_seqs;
+	struct twin_table twins;
 };
 
 struct engine_maker {
@@ -110,24 +115,62 @@ enum { OPEN_SLICE = 4096 }; /* tokens matched at a time: some 50 us */
 struct opening {
 	struct seq *seq; /* NULL: none */
 	uint32_t caches;
-	uint64_t asked, limit, done;
+	uint64_t asked, limit;
+	uint64_t at;   /* tokens seen */
+	uint64_t done; /* matched and held; at least those of an earlier open */
+	uint64_t hash; /* of twin.h, up to `at` */
+	bool matches;  /* what was seen so far was there */
+	bool resumed;  /* the sequence was open before */
+	bool waits;    /* for a twin, if there is one: */
+	bool grown;    /* since it waits */
+	uint64_t want; /* tokens that are enough; 0: any beyond the first match */
+	uint64_t end;  /* up to where the twin has announced the same */
 };
 
+/* Tokens to give to the next step, from o->at on. */
 static inline uint32_t opening_slice(const struct opening *o)
 {
-	return o->limit - o->done < OPEN_SLICE ? (uint32_t)(o->limit - o->done) : OPEN_SLICE;
+	return o->asked - o->at < OPEN_SLICE ? (uint32_t)(o->asked - o->at) : OPEN_SLICE;
 }
 
 struct seq *seq_find(const struct engine *e, uint64_t key);
 /** Begin to open: the answer if it is known already (ret->seq NULL), else go on with the steps. */
 struct answer seq_open_begin(struct engine_table *t, struct engine *e, uint64_t key, uint32_t ns_handle, uint64_t n,
 			     uint64_t max_match, struct opening *ret);
-/** The next opening_slice() tokens from o->done on. ANSWER_LATER, or the answer. */
+/** The next opening_slice() tokens from o->at on. ANSWER_LATER, or the answer; ANSWER_WAITS after seq_wait_begin. */
 struct answer seq_open_step(struct opening *o, const uint64_t *tokens, uint32_t n);
 void seq_open_abort(struct opening *o);
 /** All of it at once. */
 struct answer seq_open(struct engine_table *t, struct engine *e, uint64_t key, uint32_t ns_handle,
 		       const uint64_t *tokens, uint64_t n, uint64_t max_match);
+
+/**
+ * Begin to open and wait for a twin, or to wait with a sequence that is open and has not been used.
+ * After ANSWER_WAITS the opening (which may be copied) belongs to the caller: seq_wait_look and
+ * seq_wait_end go on with it.
+ */
+struct answer seq_wait_begin(struct engine_table *t, struct engine *e, uint64_t key, uint32_t ns_handle, uint64_t n,
+			     uint64_t max_match, uint64_t want, struct opening *ret);
+/** Is there anything to look at? */
+static inline bool seq_wait_stirred(const struct opening *o)
+{
+	return o->seq->twin.stirred;
+}
+/** Tokens to give to seq_wait_look, from o->done on. */
+static inline uint32_t seq_wait_slice(const struct opening *o)
+{
+	return o->limit - o->done < OPEN_SLICE ? (uint32_t)(o->limit - o->done) : OPEN_SLICE;
+}
+/** Match on after something happened. ANSWER_WAITS: still; ANSWER_LATER: once more; or the answer. */
+struct answer seq_wait_look(struct opening *o, const uint64_t *tokens, uint32_t n);
+/** It is over: answers what it holds; value = tokens, limit = reason | end << 8. */
+struct answer seq_wait_end(struct opening *o, enum attnd_wire_waited why);
+
+/** Its tokens have become more: who waits for them is to look. */
+void seq_advanced(struct seq *s);
+/** It does not compute what it announced: who waits for it learns at once. */
+void seq_withdraw(struct seq *s);
+
 struct answer seq_fork(struct engine_table *t, struct engine *e, uint64_t key, uint64_t new_key, uint64_t length);
 /* `by`: the session that asks; NULL: the engine ends. */
 struct answer seq_trim(struct engine *e, uint64_t key, uint64_t length, const void *by);
@@ -135,14 +178,5 @@ struct answer seq_close(struct engine *e, uint64_t key, const void *by);
 
 /** After a plan let go of a sequence in cache i: pending trims and closes take effect. */
 void seq_plan_done(struct seq *s, uint32_t i);
-
-/** Account for blocks that a sequence's table gained or lost in cache i. */
-void engine_use(struct engine *e, uint32_t i, int64_t blocks);
-
-/** Blocks that engine e's grant in cache i still guarantees beyond what it uses. */
-static inline uint64_t engine_room(const struct engine *e, uint32_t i)
-{
-	return e->caches[i].grant > e->caches[i].used ? e->caches[i].grant - e->caches[i].used : 0;
-}
 
 #endif

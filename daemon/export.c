@@ -37,11 +37,10 @@ int export_begin(struct export *x, struct seq *s, uint32_t cache_index, uint32_t
 			     .start = start,
 			     .n = n,
 			     .items = (start + n - 1) / ITEM_TOKENS - start / ITEM_TOKENS + 1};
-	held_init(&x->held, serial);
+	held_init(&x->held, serial, NULL);
 	r = held_fork(&x->held, &s->in[cache_index].held, c, (uint64_t)start + n);
 	if (r)
 		return r;
-	engine_use(e, cache_index, x->held.num);
 	for (uint32_t i = 0; i < c->pool->num_nodes; i++)
 		x->bases[i] = c->pool->nodes[i].base;
 	return 0;
@@ -49,10 +48,7 @@ int export_begin(struct export *x, struct seq *s, uint32_t cache_index, uint32_t
 
 void export_end(struct export *x)
 {
-	int64_t blocks = x->held.num;
-
 	held_destroy(&x->held, x->cache);
-	engine_use(x->engine, x->cache_index, -blocks);
 }
 
 void export_phases(struct export *x, struct team_job *t)

@@ -15,6 +15,7 @@
 
 #include "../kernels/cpu.h"
 #include "lead.h"
+#include "tenant.h"
 
 enum { RUN_AT_ONCE = 32 }; /* requests of one session between looks at the others */
 
@@ -30,9 +31,8 @@ void *arena_at(const struct lead_session *ls, uint64_t offset, uint64_t bytes, u
 	return (char *)s->base + at;
 }
 
-/* Copy a range of the arena into the leader's buffer at `at`, which is grown. */
-static void *copy_in(struct leader *l, const struct lead_session *ls, uint64_t offset, uint64_t bytes, uint32_t align,
-		     size_t at)
+void *arena_copy(struct leader *l, const struct lead_session *ls, uint64_t offset, uint64_t bytes, uint32_t align,
+		 size_t at)
 {
 	const void *src = arena_at(ls, offset, bytes, align);
 
@@ -59,7 +59,7 @@ static struct answer payload(struct leader *l, struct lead_session *ls, const st
 
 	if (sqe->obj.bytes != bytes)
 		return ANSWER_BAD(EINVAL, LENGTH, bytes);
-	p = copy_in(l, ls, sqe->obj.payload, bytes, 1, 0);
+	p = arena_copy(l, ls, sqe->obj.payload, bytes, 1, 0);
 	if (!p)
 		return ANSWER_BAD(EFAULT, OFFSET, sqe->obj.payload);
 	memcpy(ret, p, bytes);
@@ -211,15 +211,27 @@ static struct answer op_scales(struct lead_session *ls, const struct attnd_sqe *
 	return ANSWER_OK;
 }
 
+/* The tenant among a namespace's fields must be one that the peer's credentials allow. */
+static bool may_name(const struct lead_session *ls, const void *fields, size_t bytes)
+{
+	const char *tenant;
+	size_t n;
+
+	return !ns_field(fields, bytes, ATTND_NS_TENANT, &tenant, &n) ||
+	       tenant_allowed(ls->session->tenants, tenant, n);
+}
+
 static struct answer op_namespace(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
 {
 	const void *p;
 
 	if (sqe->obj.bytes > ATTND_MAX_NS_BYTES)
 		return ANSWER_BAD(EINVAL, NAMESPACE_FIELDS, ATTND_MAX_NS_BYTES);
-	p = copy_in(l, ls, sqe->obj.payload, sqe->obj.bytes, 1, 0);
+	p = arena_copy(l, ls, sqe->obj.payload, sqe->obj.bytes, 1, 0);
 	if (sqe->obj.bytes && !p)
 		return ANSWER_BAD(EFAULT, OFFSET, sqe->obj.payload);
+	if (!may_name(ls, p, sqe->obj.bytes))
+		return ANSWER_BAD(EACCES, TENANT, 0);
 	return engine_namespace(ls->engine, &l->ns, p, sqe->obj.bytes);
 }
 
@@ -233,17 +245,30 @@ static struct answer op_params(struct leader *l, struct lead_session *ls, const 
 
 /* ---- Sequences ---- */
 
+struct answer open_slice(struct leader *l, struct lead_session *ls, uint64_t offset)
+{
+	struct opening *o = &ls->opening;
+	uint32_t n = opening_slice(o);
+	const uint64_t *tokens =
+		arena_copy(l, ls, offset + o->at * sizeof(*tokens), n * sizeof(*tokens), sizeof(*tokens), 0);
+
+	if (n && !tokens) {
+		seq_open_abort(o);
+		return ANSWER_BAD(ENOMEM, TOKENS, 0);
+	}
+	return seq_open_step(o, tokens, n);
+}
+
 /* One slice of it; the rest when the others have had their turn. */
 static struct answer op_open(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
 {
 	struct opening *o = &ls->opening;
 	uint64_t n = sqe->sequence.num_tokens;
-	const uint64_t *tokens;
 	struct answer a;
 
 	if (n > ATTND_MAX_SEQ_TOKENS)
 		return ANSWER_BAD(EINVAL, TOKENS, ATTND_MAX_SEQ_TOKENS);
-	if (n && !arena_at(ls, sqe->sequence.tokens, n * sizeof(*tokens), sizeof(*tokens)))
+	if (n && !arena_at(ls, sqe->sequence.tokens, n * sizeof(uint64_t), sizeof(uint64_t)))
 		return ANSWER_BAD(EFAULT, OFFSET, sqe->sequence.tokens);
 	if (!o->seq) {
 		a = seq_open_begin(&l->engines, ls->engine, sqe->sequence.key, sqe->sequence.ns, n,
@@ -251,14 +276,7 @@ static struct answer op_open(struct leader *l, struct lead_session *ls, const st
 		if (!o->seq)
 			return a;
 	}
-	n = opening_slice(o);
-	tokens = copy_in(l, ls, sqe->sequence.tokens + o->done * sizeof(*tokens), n * sizeof(*tokens),
-			 sizeof(*tokens), 0);
-	if (n && !tokens) {
-		seq_open_abort(o);
-		return ANSWER_BAD(ENOMEM, TOKENS, 0);
-	}
-	return seq_open_step(o, tokens, (uint32_t)n);
+	return open_slice(l, ls, sqe->sequence.tokens);
 }
 
 /* A session that gives up its own unfinished plan may close or trim at once (plan_let_go). */
@@ -271,7 +289,7 @@ static struct answer op_close(struct leader *l, struct lead_session *ls, const s
 		return seq_close(ls->engine, sqe->sequence.key, ls);
 	if (n > ATTND_MAX_CLOSE)
 		return ANSWER_BAD(EINVAL, LENGTH, ATTND_MAX_CLOSE);
-	keys = copy_in(l, ls, sqe->sequence.tokens, n * sizeof(*keys), sizeof(*keys), 0);
+	keys = arena_copy(l, ls, sqe->sequence.tokens, n * sizeof(*keys), sizeof(*keys), 0);
 	if (n && !keys)
 		return ANSWER_BAD(EFAULT, OFFSET, sqe->sequence.tokens);
 	for (uint64_t i = 0; i < n; i++)
@@ -316,7 +334,7 @@ static struct answer copy_rows(struct leader *l, struct lead_session *ls, const 
 	size_t at = n * sizeof(struct attnd_wire_row), first = at;
 	uint64_t tokens = 0, mask_words = 0;
 
-	if (!copy_in(l, ls, sqe->plan.rows, at, sizeof(uint64_t), 0))
+	if (!arena_copy(l, ls, sqe->plan.rows, at, sizeof(uint64_t), 0))
 		return ANSWER_BAD(EFAULT, ROWS, sqe->plan.rows);
 	if (rows_busy(l, ls->engine, sqe))
 		return ANSWER_LATER;
@@ -328,12 +346,12 @@ static struct answer copy_rows(struct leader *l, struct lead_session *ls, const 
 		if (a.res)
 			return a;
 		rows[i] = (struct row_request){.wire = w};
-		if (!copy_in(l, ls, w.tokens, w.num_tokens * sizeof(uint64_t), sizeof(uint64_t), at))
+		if (!arena_copy(l, ls, w.tokens, w.num_tokens * sizeof(uint64_t), sizeof(uint64_t), at))
 			return ANSWER_BAD(EFAULT, ROW_TOKENS, w.tokens);
 		at += w.num_tokens * sizeof(uint64_t);
 		if (w.mask == ATTND_OFFSET_NONE)
 			continue;
-		if (!copy_in(l, ls, w.mask, words * sizeof(uint64_t), sizeof(uint64_t), at))
+		if (!arena_copy(l, ls, w.mask, words * sizeof(uint64_t), sizeof(uint64_t), at))
 			return ANSWER_BAD(EFAULT, MASK, w.mask);
 		at += words * sizeof(uint64_t);
 	}
@@ -456,7 +474,7 @@ static struct answer op_slots(struct leader *l, struct lead_session *ls, const s
 	if (w.capacity > ATTND_MAX_SLOTS)
 		return ANSWER_BAD(EINVAL, LENGTH, ATTND_MAX_SLOTS);
 	if (!(sqe->flags & ATTND_SLOTS_PLAN)) {
-		keys = copy_in(l, ls, w.keys, w.num * sizeof(*keys), sizeof(*keys), 0);
+		keys = arena_copy(l, ls, w.keys, w.num * sizeof(*keys), sizeof(*keys), 0);
 		if (!keys)
 			return ANSWER_BAD(EFAULT, OFFSET, w.keys);
 	}
@@ -469,12 +487,13 @@ static struct answer op_slots(struct leader *l, struct lead_session *ls, const s
 static uint32_t words_used(const struct attnd_sqe *sqe)
 {
 	static const uint32_t used[ATTND_OP_RESERVED_END] = {
-		[ATTND_OP_ENGINE] = 0xf3,     [ATTND_OP_CACHE_OPEN] = 0xf3,  [ATTND_OP_GRANT] = 0xf7,
-		[ATTND_OP_SCALES] = 0x37,     [ATTND_OP_NAMESPACE] = 0xf3,   [ATTND_OP_PARAMS] = 0xff,
-		[ATTND_OP_SEQ_OPEN] = 0xffff, [ATTND_OP_SEQ_FORK] = 0xf00fc, [ATTND_OP_SEQ_TRIM] = 0xfc,
-		[ATTND_OP_SEQ_CLOSE] = 0xf0,  [ATTND_OP_PLAN] = 0x3ff7,	     [ATTND_OP_PLAN_END] = 0x3,
-		[ATTND_OP_DECODE] = 0xffffff, [ATTND_OP_EXTEND] = 0xffffff,  [ATTND_OP_CANCEL] = 0x3,
-		[ATTND_OP_PEEK_KEY] = 0xf7,   [ATTND_OP_EXPORT] = 0xfff7,    [ATTND_OP_SLOT_TABLE] = 0xf3,
+		[ATTND_OP_ENGINE] = 0xf3,	[ATTND_OP_CACHE_OPEN] = 0xf3,  [ATTND_OP_GRANT] = 0xf7,
+		[ATTND_OP_SCALES] = 0x37,	[ATTND_OP_NAMESPACE] = 0xf3,   [ATTND_OP_PARAMS] = 0xff,
+		[ATTND_OP_SEQ_OPEN] = 0xffff,	[ATTND_OP_SEQ_FORK] = 0xf00fc, [ATTND_OP_SEQ_TRIM] = 0xfc,
+		[ATTND_OP_SEQ_CLOSE] = 0xf0,	[ATTND_OP_PLAN] = 0x3ff7,      [ATTND_OP_PLAN_END] = 0x3,
+		[ATTND_OP_DECODE] = 0xffffff,	[ATTND_OP_EXTEND] = 0xffffff,  [ATTND_OP_CANCEL] = 0x3,
+		[ATTND_OP_PEEK_KEY] = 0xf7,	[ATTND_OP_EXPORT] = 0xfff7,    [ATTND_OP_SLOT_TABLE] = 0xf3,
+		[ATTND_OP_SEQ_WAIT] = 0x3fffff,
 	};
 
 	return sqe->opcode == ATTND_OP_SEQ_CLOSE && (sqe->flags & ATTND_CLOSE_MANY) ? 0xffc : used[sqe->opcode];
@@ -496,8 +515,7 @@ static bool unused_are_zero(const struct attnd_sqe *sqe)
 
 static bool is_reserved(uint8_t opcode)
 {
-	return opcode == ATTND_OP_SEQ_WAIT || opcode == ATTND_OP_PIN || opcode == ATTND_OP_UNPIN ||
-	       opcode == ATTND_OP_IMPORT;
+	return opcode == ATTND_OP_PIN || opcode == ATTND_OP_UNPIN || opcode == ATTND_OP_IMPORT;
 }
 
 static struct answer check_header(const struct attnd_sqe *sqe)
@@ -553,6 +571,8 @@ static struct answer dispatch(struct leader *l, struct lead_session *ls, const s
 		return op_params(l, ls, sqe);
 	case ATTND_OP_SEQ_OPEN:
 		return op_open(l, ls, sqe);
+	case ATTND_OP_SEQ_WAIT:
+		return wait_open(l, ls, sqe);
 	case ATTND_OP_SEQ_FORK:
 		return seq_fork(&l->engines, ls->engine, sqe->sequence.key, sqe->sequence.new_key,
 				sqe->sequence.num_tokens);
@@ -596,7 +616,7 @@ static struct answer cancel(struct lead_session *ls, uint32_t target, int32_t wh
 			q->give_up = why;
 		return ANSWER_OK;
 	}
-	return ANSWER_BAD(ENOENT, TARGET, target);
+	return wait_cancel(ls, target, why) ? ANSWER_OK : ANSWER_BAD(ENOENT, TARGET, target);
 }
 
 /* Answer at once, or queue. */
@@ -661,7 +681,7 @@ uint32_t intake_run(struct leader *l, struct lead_session *ls)
 		ls->queue_num--;
 		done++;
 		ls->running = started;
-		if (!started)
+		if (!started && a.res != -EALREADY)
 			reply_put(ls, ls->job_request.sqe.user_data, &a);
 	}
 	return done;

@@ -36,6 +36,9 @@ struct lead_session {
 	struct request job_request;
 	struct job job;
 	struct opening opening; /* the SEQ_OPEN at the queue's head, if it is under way */
+	struct waiting *waits;	/* wait.c's */
+	uint64_t waits_until;	/* ns: none of them is over earlier by itself */
+	uint64_t waits_seen;	/* engines.twins.stirs when they were looked at */
 	struct params *params[ATTND_MAX_PARAMS];
 	struct plan *plans;
 	bool replied; /* completions since the last wake-up */
@@ -81,8 +84,29 @@ uint32_t intake_run(struct leader *l, struct lead_session *ls);
 /** An engine for a session that has not asked for one. 0 or -ENOMEM. */
 int session_engine(struct leader *l, struct lead_session *ls);
 
+/**
+ * Copy a range of the arena into the leader's buffer at `at`, which is grown (and moves). NULL: it is
+ * not in the arena, or no memory.
+ */
+void *arena_copy(struct leader *l, const struct lead_session *ls, uint64_t offset, uint64_t bytes, uint32_t align,
+		 size_t at);
+
+/** The next slice of ls->opening, whose tokens stand at this offset. */
+struct answer open_slice(struct leader *l, struct lead_session *ls, uint64_t offset);
+
 /** Resolve an arena range: NULL unless all of it lies in one segment and it is aligned. */
 void *arena_at(const struct lead_session *ls, uint64_t offset, uint64_t bytes, uint32_t align);
+
+/* ---- wait.c ---- */
+
+/** A SEQ_WAIT at the queue's head: the answer, or ANSWER_WAITS when it has been set aside. */
+struct answer wait_open(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe);
+/** Answer those that are over. True if there was anything to do. */
+bool wait_look(struct leader *l, struct lead_session *ls);
+/** The one that was submitted with this user_data ends with an error: false, there is none. */
+bool wait_cancel(struct lead_session *ls, uint32_t user_data, int32_t why);
+/** The session ends: none is answered. */
+void wait_drop_all(struct lead_session *ls);
 
 /* ---- submit.c ---- */
 

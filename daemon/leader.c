@@ -126,6 +126,7 @@ static void session_stop(struct lead_session *ls)
 	ls->ending = true;
 	ls->queue_num = 0;
 	seq_open_abort(&ls->opening);
+	wait_drop_all(ls);
 	if (ls->running) {
 		ls->job_request.give_up = -ECONNRESET;
 		atomic_store_explicit(&ls->job.team.cancelled, true, memory_order_relaxed);
@@ -268,6 +269,7 @@ static bool serve(struct leader *l, struct lead_session *ls)
 			mailbox_send(l->control, &(struct mail){.type = MAIL_SESSION_BAD, .session = ls->session});
 	}
 	did |= intake_run(l, ls) != 0;
+	did |= ls->waits && wait_look(l, ls);
 	reply_wake(ls);
 	return did;
 }
@@ -351,6 +353,10 @@ static int park_time(struct leader *l)
 			if (!ls->job_request.give_up && ls->job_request.deadline_ns < until)
 				until = ls->job_request.deadline_ns;
 		}
+		if (ls->waits && ls->waits_seen != l->engines.twins.stirs)
+			return 0;
+		if (ls->waits && ls->waits_until < until)
+			until = ls->waits_until;
 		if (ls->queue_num)
 			most = BLOCKED_MS; /* waits for another session's job */
 		if (ls->bad || ls->ending || l->stopping || !attnd_ring_ready(&ls->sq))
@@ -537,6 +543,7 @@ void leader_destroy(struct leader *l)
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++)
 		cache_destroy(l->pool.caches[i]);
 	pool_destroy(&l->pool);
+	twin_table_destroy(&l->engines.twins);
 	ns_destroy(&l->ns);
 	realm_table_destroy(&l->realms);
 	mailbox_destroy(&l->inbox);

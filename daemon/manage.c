@@ -109,7 +109,7 @@ static void drop_pin(struct leader *l, struct pin **at)
 	*at = p->next;
 	l->pinned_bytes -= bytes_of(p->cache, p->blocks);
 	l->num_pins--;
-	cache_unref(p->cache, p->stand);
+	cache_unref(p->cache, NULL, p->stand);
 	p->cache->keeps--;
 	free(p);
 }
@@ -236,7 +236,7 @@ static json_t *add_pin(struct leader *l, struct chore *o)
 static void chore_free(struct leader *l, struct chore *o)
 {
 	if (o->stand != ATTND_BLOCK_NONE)
-		cache_unref(o->cache, o->stand);
+		cache_unref(o->cache, NULL, o->stand);
 	ns_unref(&l->ns, o->ns);
 	o->cache->keeps--;
 	json_decref(o->args);
@@ -347,10 +347,12 @@ static bool match_slice(struct chore *o)
 	for (uint32_t i = 0; i < n; i++)
 		list[i] = (uint64_t)json_integer_value(json_array_get(tokens, o->done + i));
 	k = tree_match(o->cache, o->ns, &stand, o->done, list, n, NULL);
+	if (!cache_make_room(o->cache, NULL, path_idle(o->cache, stand), account_path(o->cache, NULL, stand)))
+		return true; /* the rest would take from what is granted */
 	if (stand != ATTND_BLOCK_NONE)
-		cache_ref(o->cache, stand);
+		cache_ref(o->cache, NULL, stand);
 	if (o->stand != ATTND_BLOCK_NONE)
-		cache_unref(o->cache, o->stand);
+		cache_unref(o->cache, NULL, o->stand);
 	o->stand = stand;
 	o->done += k;
 	o->left -= k;

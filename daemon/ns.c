@@ -59,6 +59,24 @@ static int digest(const unsigned char *p, size_t bytes, uint8_t ret[32], int *re
 	return 0;
 }
 
+bool ns_field(const void *fields, size_t bytes, uint16_t tag, const char **ret, size_t *ret_bytes)
+{
+	const char *p = fields;
+	struct attnd_wire_ns_field f;
+
+	for (size_t i = 0; i < bytes && bytes - i >= sizeof(f); i += sizeof(f) + ((f.bytes + 3u) & ~3u)) {
+		memcpy(&f, p + i, sizeof(f));
+		if (f.bytes > bytes - i - sizeof(f))
+			return false;
+		if (f.tag == tag) {
+			*ret = p + i + sizeof(f);
+			*ret_bytes = f.bytes;
+			return true;
+		}
+	}
+	return false;
+}
+
 static uint32_t *bucket(struct ns_table *t, const uint8_t d[32])
 {
 	return &t->buckets[(d[0] | (uint32_t)d[1] << 8) & 4095];

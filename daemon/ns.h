@@ -12,6 +12,7 @@
 #ifndef ATTND_DAEMON_NS_H
 #define ATTND_DAEMON_NS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,6 +36,8 @@ void ns_destroy(struct ns_table *t);
  * take a reference on its id. 0, -EINVAL or -ENOMEM.
  */
 int ns_get(struct ns_table *t, const void *fields, size_t bytes, uint32_t *ret_id);
+/** Find a field of such a run, as far as that is well-formed. False: it is not there. */
+bool ns_field(const void *fields, size_t bytes, uint16_t tag, const char **ret, size_t *ret_bytes);
 /** What a cache's prefixes of this namespace are hashed with; `salt` tells caches apart. */
 void ns_peek_key(const struct ns_table *t, uint32_t id, const uint8_t salt[16], uint8_t ret[16]);
 void ns_ref(struct ns_table *t, uint32_t id);

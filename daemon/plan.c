@@ -19,58 +19,70 @@ static struct held *held_of(const struct plan *p, const struct seq *s)
 
 /* Where the row's writing begins and what it needs: found before anything is changed. */
 struct need {
-	uint32_t *ids;	 /* blocks taken over, by block index from start on */
-	uint32_t stand;	 /* where the match ended */
-	uint32_t taken;	 /* tokens */
-	uint32_t blocks; /* to allocate, the copy included */
-	bool copy;	 /* the tail must be copied */
+	struct held view;	 /* the sequence as the row finds it, rolled back to its start */
+	struct table_entry tail; /* its last entry, where that is not whole */
+	uint32_t *ids;		 /* blocks taken over, by block index from start on */
+	uint32_t stand;		 /* where the match ended */
+	uint32_t taken;		 /* tokens */
+	uint32_t blocks;	 /* to allocate, the copy included */
+	bool copy;		 /* the tail must be copied */
 };
 
-static bool tail_writable(const struct plan *p, const struct held *h, const struct need *n, const struct seq *s,
-			  uint64_t at, uint64_t token)
+static bool tail_writable(const struct plan *p, const struct plan_row *r, const struct need *n, uint64_t at,
+			  uint64_t token)
 {
-	struct held probe = *h;
-	struct table_entry tail;
+	struct held probe = n->view;
+	struct table_entry tail = n->tail;
 
-	if (!n->taken)
-		return held_writable(h, p->cache, s->ns, token);
-	tail = (struct table_entry){.id = n->stand};
+	/* What is rolled back must still be there if the plan is given up. */
+	if (r->back && (!n->taken || cache_aux(p->cache, n->stand)->owner == n->view.serial))
+		return false;
+	if (n->taken)
+		tail = (struct table_entry){.id = n->stand};
 	probe.table = &tail;
 	probe.num = 1;
 	probe.length = at;
-	return held_writable(&probe, p->cache, s->ns, token);
+	return held_writable(&probe, p->cache, r->seq->ns, token);
+}
+
+static void see(const struct cache *c, const struct held *h, const struct plan_row *r, struct need *n)
+{
+	n->view = *h;
+	if (r->back)
+		n->view = held_view(h, c, r->start, &n->tail);
+	else if (h->num)
+		n->tail = h->table[h->num - 1];
 }
 
 static void find_need(const struct plan *p, const struct plan_row *r, const uint64_t *tokens, struct need *n)
 {
 	const struct cache *c = p->cache;
-	const struct held *h = held_of(p, r->seq);
 	uint32_t end = r->start + r->n, at, B = c->block_size;
 
-	n->stand = h->stand;
+	see(c, held_of(p, r->seq), r, n);
+	n->stand = n->view.stand;
 	n->taken = n->blocks = 0;
 	n->copy = false;
-	if (!r->mask && !(r->flags & ATTND_WIRE_ROW_NONCAUSAL) && h->stand_pos == r->start &&
-	    h->pub_limit == UINT64_MAX)
+	if (!r->mask && !(r->flags & ATTND_WIRE_ROW_NONCAUSAL) && n->view.stand_pos == r->start &&
+	    n->view.pub_limit == UINT64_MAX)
 		n->taken = (uint32_t)tree_match(c, r->seq->ns, &n->stand, r->start, tokens, r->n, n->ids);
 	at = r->start + n->taken;
 	if (at == end)
 		return;
 	n->blocks = (end + B - 1) / B - (at + B - 1) / B;
 	if (at % B) {
-		n->copy = !tail_writable(p, h, n, r->seq, at, tokens[n->taken]);
+		n->copy = !tail_writable(p, r, n, at, tokens[n->taken]);
 		n->blocks += n->copy;
 	}
 }
 
-/* Blocks on the way to `stand` that nobody holds yet: taking them over costs room, too. */
-static uint64_t idle_path(const struct cache *c, uint32_t stand)
+/* Blocks to be written, and those on the way to `stand` that the account does not hold yet. */
+static bool make_room(const struct plan *p, const struct need *n)
 {
-	uint64_t n = 0;
+	const struct account *a = n->view.account;
 
-	for (; stand != NONE && !aux_hold(cache_aux(c, stand)); stand = cache_block(c, stand)->parent)
-		n++;
-	return n;
+	return cache_make_room(p->cache, a, n->blocks + (n->taken ? path_idle(p->cache, n->stand) : 0),
+			       n->blocks + (n->taken ? account_path(p->cache, a, n->stand) : 0));
 }
 
 static void ext_add(struct plan_row *r, const struct cache *c, uint32_t id, bool own)
@@ -82,12 +94,13 @@ static void ext_add(struct plan_row *r, const struct cache *c, uint32_t id, bool
 static void drop_row(struct plan *p, struct plan_row *r)
 {
 	struct cache *c = p->cache;
+	struct account *a = held_of(p, r->seq)->account;
 
 	while (r->num_ext)
 		if (r->ext[--r->num_ext].own)
-			cache_unref(c, r->ext[r->num_ext].id);
+			cache_unref(c, a, r->ext[r->num_ext].id);
 	if (r->stand != NONE)
-		cache_unref(c, r->stand);
+		cache_unref(c, a, r->stand);
 	r->stand = NONE;
 }
 
@@ -95,13 +108,13 @@ static void drop_row(struct plan *p, struct plan_row *r)
 static int take_blocks(struct plan *p, struct plan_row *r, const struct need *n)
 {
 	struct cache *c = p->cache;
-	struct held *h = held_of(p, r->seq);
+	struct account *a = n->view.account;
 	uint32_t at = r->start + n->taken, B = c->block_size, blocks = n->blocks;
 
-	r->from = h->num;
+	r->from = n->view.num;
 	r->cached = n->taken;
 	if (n->taken) {
-		cache_ref(c, n->stand);
+		cache_ref(c, a, n->stand);
 		r->stand = n->stand;
 		r->from = r->start / B;
 		for (uint32_t i = r->from; i * B < at; i++)
@@ -113,12 +126,12 @@ static int take_blocks(struct plan *p, struct plan_row *r, const struct need *n)
 		counters_add(c->counters, copied_blocks, 1);
 		r->copy_index = at / B;
 		r->copy_slots = at % B;
-		r->source = n->taken ? r->ext[r->num_ext - 1] : h->table[h->num - 1];
+		r->source = n->taken ? r->ext[r->num_ext - 1] : n->tail;
 		r->from = n->taken ? r->from : r->copy_index;
 		r->num_ext -= n->taken != 0;
 	}
 	while (blocks--) {
-		uint32_t id = cache_alloc(c);
+		uint32_t id = cache_alloc(c, a);
 
 		if (id == NONE) {
 			drop_row(p, r);
@@ -150,31 +163,31 @@ static void store_tokens(struct plan *p, struct plan_row *r, const uint64_t *tok
 	}
 }
 
-static int64_t row_growth(const struct plan *p, const struct plan_row *r)
-{
-	return (int64_t)r->from + r->num_ext - held_of(p, r->seq)->num;
-}
-
 static int plan_one(struct plan *p, struct plan_row *r, const struct row_request *q, uint32_t *ids)
 {
 	struct held *h = held_of(p, r->seq);
-	uint64_t room = engine_room(p->engine, p->cache_index);
 	struct need n = {.ids = ids};
-	int64_t before = h->num;
 
 	if (q->wire.start > h->length)
 		return -ERANGE;
-	held_trim(h, p->cache, q->wire.start);
-	engine_use(p->engine, p->cache_index, (int64_t)h->num - before);
 	r->seq->used = true;
+	r->back = q->wire.start < h->length;
+	if (r->back)
+		seq_withdraw(r->seq);
 	find_need(p, r, q->tokens, &n);
-	if (!cache_make_room(p->cache, n.blocks + (n.taken ? idle_path(p->cache, n.stand) : 0), room) ||
-	    held_reserve(h, (r->start + r->n) / p->cache->block_size + 1))
-		return -ENOMEM;
-	if (take_blocks(p, r, &n))
+	if (!make_room(p, &n)) {
+		if (!r->back)
+			return -ENOMEM;
+		/* There is no room to keep what is rolled back until the commit. */
+		r->back = false;
+		held_trim(h, p->cache, q->wire.start);
+		find_need(p, r, q->tokens, &n);
+		if (!make_room(p, &n))
+			return -ENOMEM;
+	}
+	if (held_reserve(h, (r->start + r->n) / p->cache->block_size + 1) || take_blocks(p, r, &n))
 		return -ENOMEM;
 	store_tokens(p, r, q->tokens);
-	engine_use(p->engine, p->cache_index, row_growth(p, r));
 	return 0;
 }
 
@@ -306,25 +319,65 @@ struct plan *plan_find(struct plan *list, uint32_t tag)
 	return list;
 }
 
+/*
+ * The copy of a published tail of our own that a rolled-back row wrote into, while nobody else holds
+ * it: the two trade places, so that the tail goes on with the new tokens instead of beside them.
+ */
+static void rejoin_tail(struct plan *p, struct plan_row *r)
+{
+	struct cache *c = p->cache;
+	struct held *h = held_of(p, r->seq);
+	uint32_t tail = r->source.id, copy = h->table[r->copy_index].id;
+	struct block_aux *a = cache_aux(c, tail);
+
+	if (!r->back || !r->copies || h->stand != tail || a->state != BLOCK_PUBLIC || a->refs != 1 || a->held_kids ||
+	    a->owner || a->frozen || cache_count(c, tail) > r->copy_slots ||
+	    h->stand_pos != (uint64_t)cache_block(c, tail)->position + cache_count(c, tail))
+		return;
+	cache_trade_places(c, tail, copy);
+	a->owner = h->serial;
+	a->fill = cache_aux(c, copy)->fill;
+	held_set(h, c, r->copy_index, tail, false);
+	cache_unref(c, h->account, copy);
+}
+
+/* Rolling back let go of the tail that the row wrote into in place, if that was the sequence's before, too. */
+static void own_tail(struct plan *p, struct plan_row *r)
+{
+	uint32_t B = p->cache->block_size, at = r->start + r->cached, end = r->start + r->n;
+	struct block_aux *a;
+
+	if (r->cached == r->n || at % B == 0 || r->copies)
+		return;
+	a = cache_aux(p->cache, plan_entry(p, r, at / B)->id);
+	a->owner = r->seq->serial;
+	a->fill = (uint16_t)(end / B > at / B ? B : end % B);
+}
+
 static void commit_row(struct plan *p, struct plan_row *r)
 {
 	struct cache *c = p->cache;
 	struct held *h = held_of(p, r->seq);
 
+	if (r->back)
+		held_trim(h, c, r->start);
 	for (uint32_t j = 0; j < r->num_ext; j++)
 		held_replace(h, c, r->from + j, &r->ext[j]);
+	if (r->back)
+		own_tail(p, r);
 	h->num = r->num_ext ? r->from + r->num_ext : h->num;
 	r->from = h->num;
 	r->num_ext = 0;
 	if (r->stand != NONE) {
 		held_stand(h, c, r->stand);
-		cache_unref(c, r->stand);
+		cache_unref(c, h->account, r->stand);
 		r->stand = NONE;
 		h->stand_pos = r->start + r->cached;
 	}
 	h->length = r->start + r->n;
 	if ((r->mask || (r->flags & ATTND_WIRE_ROW_NONCAUSAL)) && h->pub_limit > r->start)
 		h->pub_limit = r->start;
+	rejoin_tail(p, r);
 }
 
 static void publish_rows(struct plan *p)
@@ -338,6 +391,13 @@ static void publish_rows(struct plan *p)
 	}
 }
 
+static void rows_advanced(struct plan *p)
+{
+	for (uint32_t i = 0; i < p->num_rows; i++)
+		if (p->rows[i].seq)
+			seq_advanced(p->rows[i].seq);
+}
+
 void plan_commit(struct plan *p)
 {
 	p->committed = true;
@@ -346,6 +406,7 @@ void plan_commit(struct plan *p)
 			commit_row(p, &p->rows[i]);
 	publish_rows(p);
 	publish_rows(p); /* a twin's row that let a later one, the tail's owner, go first */
+	rows_advanced(p);
 }
 
 /* A block that was taken over and written in place is not this sequence's any more. */
@@ -371,7 +432,6 @@ void plan_end(struct plan *p)
 		if (!s)
 			continue;
 		if (!p->committed) {
-			engine_use(p->engine, p->cache_index, -row_growth(p, r));
 			leave_tail(p, r);
 			drop_row(p, r);
 			held_unfill(held_of(p, s), p->cache);

@@ -7,7 +7,9 @@
  * Next: exec.c runs one job a layer over it; its LAST job commits and publishes.
  *
  * What a row changes in its sequence's block table stands beside the table (`ext`) until the
- * plan commits, so that an abandoned plan leaves nothing. One owner: the leader; workers read.
+ * plan commits, so that an abandoned plan leaves nothing and takes nothing away: a row that starts
+ * before the sequence's end writes into blocks of its own, and rolls back when it commits. One
+ * owner: the leader; workers read.
  */
 #ifndef ATTND_DAEMON_PLAN_H
 #define ATTND_DAEMON_PLAN_H
@@ -26,6 +28,7 @@ struct plan_row {
 	uint64_t upto;
 	const uint64_t *mask; /* [n][mask_words] or NULL */
 	uint32_t mask_words;
+	bool back;     /* the sequence holds more than `start`: it is rolled back with the commit */
 	uint32_t from; /* block index where ext begins to stand for the table */
 	uint32_t num_ext;
 	struct table_entry *ext;

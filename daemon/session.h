@@ -31,6 +31,7 @@ struct session {
 	gid_t gid;
 	char name[32];
 	char realm[80];		    /* "uid:1000" or "group:NAME" */
+	char *tenants;		    /* tenant.h's list; NULL: any */
 	bool overflow_uid;	    /* an unmapped user namespace: shares with its own engine only */
 	struct attnd_region region; /* the session region */
 	struct attnd_session_region *shared;

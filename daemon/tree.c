@@ -70,9 +70,14 @@ uint64_t tree_match(const struct cache *c, uint32_t ns, uint32_t *stand, uint64_
 
 /* ---- The table ---- */
 
-void held_init(struct held *h, uint64_t serial)
+void held_init(struct held *h, uint64_t serial, struct account *account)
 {
-	*h = (struct held){.stand = NONE, .pub_limit = UINT64_MAX, .serial = serial};
+	*h = (struct held){.stand = NONE, .pub_limit = UINT64_MAX, .serial = serial, .account = account};
+}
+
+static struct table_entry entry_of(const struct cache *c, uint32_t id, bool own)
+{
+	return (struct table_entry){.offset = cache_offset(c, id), .flags = cache_flags(c, id), .id = id, .own = own};
 }
 
 int held_reserve(struct held *h, uint32_t blocks)
@@ -94,8 +99,7 @@ int held_reserve(struct held *h, uint32_t blocks)
 
 void held_set(struct held *h, const struct cache *c, uint32_t i, uint32_t id, bool own)
 {
-	h->table[i] = (struct table_entry){
-		.offset = cache_offset(c, id), .flags = cache_flags(c, id), .id = id, .own = own};
+	h->table[i] = entry_of(c, id, own);
 }
 
 void held_stand(struct held *h, struct cache *c, uint32_t stand)
@@ -103,10 +107,10 @@ void held_stand(struct held *h, struct cache *c, uint32_t stand)
 	uint32_t old = h->stand;
 
 	if (stand != NONE)
-		cache_ref(c, stand);
+		cache_ref(c, h->account, stand);
 	h->stand = stand;
 	if (old != NONE)
-		cache_unref(c, old);
+		cache_unref(c, h->account, old);
 }
 
 /* What lies beyond its published slots is then nobody's. */
@@ -128,7 +132,7 @@ void held_replace(struct held *h, struct cache *c, uint32_t i, const struct tabl
 	if (old.id != e->id)
 		block_disown(c, old.id, h->serial);
 	if (old.own)
-		cache_unref(c, old.id);
+		cache_unref(c, h->account, old.id);
 }
 
 static void drop_entries(struct held *h, struct cache *c, uint32_t keep)
@@ -138,7 +142,7 @@ static void drop_entries(struct held *h, struct cache *c, uint32_t keep)
 
 		block_disown(c, e->id, h->serial);
 		if (e->own)
-			cache_unref(c, e->id);
+			cache_unref(c, h->account, e->id);
 	}
 }
 
@@ -161,60 +165,83 @@ void held_destroy(struct held *h, struct cache *c)
 	h->cap = 0;
 }
 
+struct held held_view(const struct held *h, const struct cache *c, uint64_t length, struct table_entry *ret_tail)
+{
+	struct held v = *h;
+
+	v.num = (uint32_t)((length + c->block_size - 1) >> c->slots_shift);
+	while (v.stand != NONE && begins_at(c, v.stand) >= length)
+		v.stand = cache_block(c, v.stand)->parent;
+	v.length = length;
+	v.stand_pos = v.stand_pos < length ? v.stand_pos : length;
+	if (v.pub_limit >= length)
+		v.pub_limit = UINT64_MAX;
+	if (length & (c->block_size - 1)) {
+		*ret_tail = h->table[v.num - 1];
+		/* A tail that begins after the new end left the path: the stand serves the same slots. */
+		if (!ret_tail->own && begins_at(c, ret_tail->id) >= length)
+			*ret_tail = entry_of(c, v.stand, false);
+	}
+	return v;
+}
+
 void held_trim(struct held *h, struct cache *c, uint64_t length)
 {
-	uint32_t slot = (uint32_t)(length & (c->block_size - 1));
-	uint32_t keep = (uint32_t)((length + c->block_size - 1) >> c->slots_shift), stand = h->stand;
+	struct table_entry tail;
+	struct held v;
 
 	if (length >= h->length)
 		return;
+	v = held_view(h, c, length, &tail);
 	collapse_restart(h);
-	drop_entries(h, c, keep);
-	while (stand != NONE && begins_at(c, stand) >= length)
-		stand = cache_block(c, stand)->parent;
-	if (slot) {
-		struct table_entry *tail = &h->table[keep - 1];
-
-		/* A tail that begins after the new end left the path: the stand serves the same slots. */
-		if (!tail->own && begins_at(c, tail->id) >= length) {
-			block_disown(c, tail->id, h->serial);
-			held_set(h, c, keep - 1, stand, false);
-		}
+	drop_entries(h, c, v.num);
+	if ((length & (c->block_size - 1)) && h->table[v.num - 1].id != tail.id) {
+		block_disown(c, h->table[v.num - 1].id, h->serial);
+		h->table[v.num - 1] = tail;
 	}
-	held_stand(h, c, stand);
+	held_stand(h, c, v.stand);
 	h->length = length;
+	h->stand_pos = v.stand_pos;
+	h->pub_limit = v.pub_limit;
 	held_unfill(h, c);
-	if (h->stand_pos > length)
-		h->stand_pos = length;
-	if (h->pub_limit >= length)
-		h->pub_limit = UINT64_MAX;
 }
 
 /* ---- Matching and holding ---- */
 
-/* Of the path root..stand, how many tokens may be held: blocks that nobody holds yet cost room. */
-static uint64_t holdable(struct cache *c, uint32_t *stand, uint64_t n, uint64_t own_room)
+uint64_t path_idle(const struct cache *c, uint32_t stand)
 {
-	uint64_t idle = 0;
+	uint64_t n = 0;
 
-	for (uint32_t at = *stand; at != NONE && !aux_hold(cache_aux(c, at)); at = cache_block(c, at)->parent)
-		idle++;
-	for (; *stand != NONE && idle && !cache_make_room(c, idle, own_room); idle--) {
+	for (; stand != NONE && !aux_hold(cache_aux(c, stand)); stand = cache_block(c, stand)->parent)
+		n++;
+	return n;
+}
+
+/*
+ * Of the path root..stand, how many tokens may be held: blocks that nobody holds yet cost room, and
+ * those that are new to the account count beside the grants of others.
+ */
+static uint64_t holdable(struct cache *c, const struct account *a, uint32_t *stand, uint64_t n)
+{
+	uint64_t idle = path_idle(c, *stand), growth = account_path(c, a, *stand);
+
+	while (*stand != NONE && growth && !cache_make_room(c, a, idle, growth)) {
 		n = begins_at(c, *stand);
 		*stand = cache_block(c, *stand)->parent;
+		idle -= idle != 0;
+		growth--;
 	}
 	return n;
 }
 
-int held_match(struct held *h, struct cache *c, uint32_t ns, const uint64_t *tokens, uint64_t n, uint64_t own_room,
-	       uint32_t *ids)
+int held_match(struct held *h, struct cache *c, uint32_t ns, const uint64_t *tokens, uint64_t n, uint32_t *ids)
 {
 	uint32_t from = (uint32_t)(h->length >> c->slots_shift), blocks, stand = h->stand;
 	uint64_t k = tree_match(c, ns, &stand, h->length, tokens, n, ids), end;
 
 	if (!k)
 		return 0;
-	end = c->outstanding > own_room ? holdable(c, &stand, h->length + k, own_room) : h->length + k;
+	end = c->commons ? holdable(c, h->account, &stand, h->length + k) : h->length + k;
 	if (end <= h->length)
 		return 0;
 	blocks = (uint32_t)((end + c->block_size - 1) >> c->slots_shift);
@@ -251,6 +278,7 @@ int held_fork(struct held *to, struct held *from, struct cache *c, uint64_t leng
 		return r;
 	while (stand != NONE && begins_at(c, stand) >= length)
 		stand = cache_block(c, stand)->parent;
+	to->account = from->account; /* so that no private block counts in two */
 	held_stand(to, c, stand);
 	to->num = blocks;
 	to->length = length;
@@ -261,7 +289,7 @@ int held_fork(struct held *to, struct held *from, struct cache *c, uint64_t leng
 
 		to->table[i] = from->table[i];
 		if (to->table[i].own)
-			cache_ref(c, to->table[i].id);
+			cache_ref(c, to->account, to->table[i].id);
 		else if (begins_at(c, to->table[i].id) >= length) /* left the path: as in held_trim */
 			held_set(to, c, i, stand, false);
 		freeze(c, to->table[i].id, left < c->block_size ? (uint32_t)left : c->block_size);
@@ -333,13 +361,13 @@ static void publish_private(struct held *h, struct cache *c, uint32_t ns, struct
 	struct block_aux *a = cache_aux(c, e->id);
 	uint64_t filled = h->length - position;
 
-	cache_publish(c, e->id, ns, h->stand, slot, (uint32_t)(end - position), (uint32_t)position);
+	cache_publish(c, h->account, e->id, ns, h->stand, slot, (uint32_t)(end - position), (uint32_t)position);
 	a->fill = (uint16_t)(filled < c->block_size ? filled : c->block_size);
 	a->owner = a->refs == 1 ? h->serial : 0;
 	a->frozen = a->refs > 1 && a->fill > end - position;
 	held_stand(h, c, e->id);
 	e->own = e->twin = false;
-	cache_unref(c, e->id);
+	cache_unref(c, h->account, e->id);
 	h->stand_pos = end;
 }
 
@@ -360,6 +388,9 @@ uint64_t held_publish(struct held *h, struct cache *c, uint32_t ns, uint64_t upt
 		if (e->id == stand && publish_in_place(h, c, ns, stand, end))
 			continue;
 		k = tree_match(c, ns, &stand, h->stand_pos, tokens, end - h->stand_pos, NULL);
+		if (k && c->commons &&
+		    !cache_make_room(c, h->account, path_idle(c, stand), account_path(c, h->account, stand)))
+			break; /* holding it would take from what is guaranteed to others */
 		if (k) {
 			held_stand(h, c, stand);
 			h->stand_pos += k;

@@ -28,12 +28,13 @@ struct table_entry {
 struct held {
 	struct table_entry *table;
 	uint32_t num, cap;
-	uint32_t stand;	    /* deepest block of the tree on the path of its tokens, held; or NONE */
-	uint64_t length;    /* tokens, all layers written */
-	uint64_t stand_pos; /* of these, how many the tree has along the path; <= length */
-	uint64_t pub_limit; /* never published from here on */
-	uint64_t serial;    /* names the sequence as a tail's owner */
-	struct {	    /* collapse.c's: block indices [low, at) are to be looked at, from the end */
+	uint32_t stand;		 /* deepest block of the tree on the path of its tokens, held; or NONE */
+	uint64_t length;	 /* tokens, all layers written */
+	uint64_t stand_pos;	 /* of these, how many the tree has along the path; <= length */
+	uint64_t pub_limit;	 /* never published from here on */
+	uint64_t serial;	 /* names the sequence as a tail's owner */
+	struct account *account; /* through which it holds; NULL: the commons */
+	struct {		 /* collapse.c's: block indices [low, at) are to be looked at, from the end */
 		struct held *prev, *next;
 		uint32_t low, at;
 		uint32_t block, layer; /* of the tree, at index at - 1 or deeper; layers compared */
@@ -41,7 +42,7 @@ struct held {
 	} collapse;
 };
 
-void held_init(struct held *h, uint64_t serial);
+void held_init(struct held *h, uint64_t serial, struct account *account);
 /** Drop every reference and the table. */
 void held_destroy(struct held *h, struct cache *c);
 
@@ -60,11 +61,19 @@ uint64_t tree_match(const struct cache *c, uint32_t ns, uint32_t *stand, uint64_
  * room beside the grants of others. h->length tells how far it came. ids: scratch for n /
  * block_size + 2. 0 or -ENOMEM (the table's memory).
  */
-int held_match(struct held *h, struct cache *c, uint32_t ns, const uint64_t *tokens, uint64_t n, uint64_t own_room,
-	       uint32_t *ids);
+int held_match(struct held *h, struct cache *c, uint32_t ns, const uint64_t *tokens, uint64_t n, uint32_t *ids);
+
+/** Blocks on the way to `stand` that nobody holds yet: holding them costs room. */
+uint64_t path_idle(const struct cache *c, uint32_t stand);
 
 /** Shorten to `length` tokens. */
 void held_trim(struct held *h, struct cache *c, uint64_t length);
+
+/**
+ * What `h` would be after held_trim to `length`, which must be less than it holds, without touching
+ * it: its table is h's own, but for the last entry, which is *ret_tail if `length` lies inside a block.
+ */
+struct held held_view(const struct held *h, const struct cache *c, uint64_t length, struct table_entry *ret_tail);
 
 /** Make the empty `to` hold the first `length` tokens of `from`; they share from then on. 0 or -ENOMEM. */
 int held_fork(struct held *to, struct held *from, struct cache *c, uint64_t length);

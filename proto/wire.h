@@ -265,7 +265,7 @@ enum attnd_opcode {
 	ATTND_OP_CANCEL,
 	ATTND_OPS,
 	/* Among these are reserved numbers, -EOPNOTSUPP until they exist. */
-	ATTND_OP_SEQ_WAIT = 64, /* open that waits for a twin */
+	ATTND_OP_SEQ_WAIT = 64, /* open, and wait while a live sequence computes what is not there */
 	ATTND_OP_PEEK_KEY,	/* what looks up a namespace's prefixes in the peek table */
 	ATTND_OP_PIN,
 	ATTND_OP_UNPIN,
@@ -312,6 +312,16 @@ struct attnd_sqe {
 			uint64_t new_key;   /* FORK */
 			uint64_t reserved;
 		} sequence;
+		struct { /* SEQ_WAIT */
+			uint32_t ns;
+			uint32_t num_tokens;
+			uint64_t key;
+			uint64_t tokens; /* uint64_t [num_tokens] */
+			uint64_t max_match;
+			uint64_t want;	   /* cached tokens that are enough; 0: any progress */
+			uint32_t quiet_us; /* without progress; 0: no limit but the deadline */
+			uint32_t reserved;
+		} wait;
 		struct { /* ENGINE, CACHE_OPEN, NAMESPACE, PARAMS, SLOT_TABLE: a payload in the arena, copied once */
 			uint32_t bytes;
 			uint32_t id; /* PARAMS: the set's number, 0 .. ATTND_MAX_PARAMS - 1 */
@@ -369,11 +379,23 @@ ATTND_WIRE_AT(struct attnd_sqe, plan.rows, 24);
 ATTND_WIRE_AT(struct attnd_sqe, plan.num_rows, 40);
 ATTND_WIRE_AT(struct attnd_sqe, sequence.key, 24);
 ATTND_WIRE_AT(struct attnd_sqe, sequence.new_key, 48);
+ATTND_WIRE_AT(struct attnd_sqe, wait.want, 48);
+ATTND_WIRE_AT(struct attnd_sqe, wait.quiet_us, 56);
 ATTND_WIRE_AT(struct attnd_sqe, obj.payload, 24);
 ATTND_WIRE_AT(struct attnd_sqe, grant.tokens, 24);
 ATTND_WIRE_AT(struct attnd_sqe, scales.v_scale, 24);
 ATTND_WIRE_AT(struct attnd_sqe, peek.key, 24);
 ATTND_WIRE_AT(struct attnd_sqe, kv.data, 40);
+
+/* SEQ_WAIT's answer: value = tokens cached; limit = one of these | tokens that the twin had announced << 8. */
+enum attnd_wire_waited {
+	ATTND_WIRE_WAITED_ALONE,    /* nobody computes them: it did not wait */
+	ATTND_WIRE_WAITED_DONE,	    /* all that the twin had announced is there */
+	ATTND_WIRE_WAITED_PROGRESS, /* as much as was wanted */
+	ATTND_WIRE_WAITED_GONE,	    /* the twin was closed, died, rolled back, or does not publish */
+	ATTND_WIRE_WAITED_DEADLINE,
+	ATTND_WIRE_WAITED_QUIET, /* no progress for quiet_us */
+};
 
 enum {			     /* sqe.flags */
        ATTND_JOB_LAST = 1,   /* the plan's last job: success makes its tokens part of the sequences */
@@ -585,24 +607,25 @@ ATTND_WIRE_AT(struct attnd_session_region, cq_head, 512);
 /* ---- The lookup region of a realm: read-only to clients ---- */
 
 /* Counters of a realm, all monotonic but the gauges at the end. One line feeds struct and names. */
-#define ATTND_WIRE_COUNTERS(X)                                \
-	X(query_tokens, "tokens that opens asked for")        \
-	X(hit_tokens, "tokens that opens found cached")       \
-	X(taken_tokens, "row tokens that plans found cached") \
-	X(planned_tokens, "row tokens of plans")              \
-	X(published_tokens, "tokens published")               \
-	X(opens, "sequences opened")                          \
-	X(closes, "sequences closed")                         \
-	X(plans, "plans made")                                \
-	X(decode_jobs, "decode jobs done")                    \
-	X(extend_jobs, "extend jobs done")                    \
-	X(failed_jobs, "jobs that ended with an error")       \
-	X(evicted_blocks, "blocks evicted")                   \
-	X(copied_blocks, "blocks copied on write")            \
-	X(collapsed_blocks, "duplicates freed")               \
-	X(sessions, "sessions connected")                     \
-	X(sequences, "sequences open")                        \
-	X(peek_lost, "entries that the peek table lost for others")
+#define ATTND_WIRE_COUNTERS(X)                                      \
+	X(query_tokens, "tokens that opens asked for")              \
+	X(hit_tokens, "tokens that opens found cached")             \
+	X(taken_tokens, "row tokens that plans found cached")       \
+	X(planned_tokens, "row tokens of plans")                    \
+	X(published_tokens, "tokens published")                     \
+	X(opens, "sequences opened")                                \
+	X(closes, "sequences closed")                               \
+	X(plans, "plans made")                                      \
+	X(decode_jobs, "decode jobs done")                          \
+	X(extend_jobs, "extend jobs done")                          \
+	X(failed_jobs, "jobs that ended with an error")             \
+	X(evicted_blocks, "blocks evicted")                         \
+	X(copied_blocks, "blocks copied on write")                  \
+	X(collapsed_blocks, "duplicates freed")                     \
+	X(sessions, "sessions connected")                           \
+	X(sequences, "sequences open")                              \
+	X(peek_lost, "entries that the peek table lost for others") \
+	X(waits, "opens that waited for a twin")
 
 /*
  * The peek table stands behind it: uint64_t [peek_entries], in buckets of 8. The hash h of a prefix

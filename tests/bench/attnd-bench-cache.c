@@ -203,14 +203,14 @@ static void measure_metadata(void)
 	double bytes, blocks;
 
 	open_world(&w, &id, (uint64_t)128 << 20, (uint64_t)32 << 20, 0);
-	while (cache_alloc(w.cache) != ATTND_BLOCK_NONE)
+	while (cache_alloc(w.cache, NULL) != ATTND_BLOCK_NONE)
 		;
 	blocks = (double)w.cache->total;
 	bytes = (double)(w.pool.heap_next - w.pool.meta->heap_offset) + blocks * (double)sizeof(struct block_aux) +
 		((double)w.cache->index.mask + 1) * sizeof(uint32_t);
 	report_figure("metadata_ratio", bytes / (blocks * (double)w.cache->block_bytes), "");
 	for (uint32_t b = 0; b < w.cache->total; b++)
-		cache_unref(w.cache, b);
+		cache_unref(w.cache, NULL, b);
 	close_world(&w);
 }
 

@@ -213,6 +213,8 @@ static void test_conflicts(void **state)
 	refuse("", LIST(), LIST(path), LIST("socket", "longer"));
 	refuse("", LIST(), LIST("--socket-group=no-such-group"), LIST("socket-group", "no-such-group"));
 	refuse("", LIST(), LIST("--allow-users=root,no-such-user"), LIST("allow-users", "no-such-user"));
+	refuse("", LIST(), LIST("--tenants=root:a,no-such-user:b"), LIST("tenants", "no-such-user:b"));
+	refuse("", LIST(), LIST("--tenants=root"), LIST("tenants", "root", "WHO:TENANT"));
 	refuse("", LIST(), LIST("--allow-groups=4294967295"), LIST("allow-groups", "4294967295"));
 	refuse("", LIST(), LIST("--share-group=a b"), LIST("share-group"));
 }

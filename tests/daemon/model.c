@@ -425,12 +425,21 @@ static struct mseq *twin_of(struct model *m, const struct batch *b, uint32_t i, 
 	return NULL;
 }
 
+/* Twice in a batch only where no row is refused for want of room: then it is plain what the second one is told. */
+static bool stands_once(const struct model *m, const struct batch *b, uint32_t i, const struct mseq *s)
+{
+	for (uint32_t k = 0; k < i && m->shape->slabs < 10; k++)
+		if (b->seq[k] == s)
+			return false;
+	return true;
+}
+
 /* The same step as the row before it, for a twin of its sequence. */
 static bool make_twin_row(struct model *m, struct batch *b, uint32_t i, uint32_t engine, uint32_t rank)
 {
 	struct mseq *s = i && chance(m, 40) ? twin_of(m, b, i - 1, engine, rank) : NULL;
 
-	if (!s)
+	if (!s || !stands_once(m, b, i, s))
 		return false;
 	b->seq[i] = s;
 	memcpy(b->tokens[i], b->tokens[i - 1], sizeof(b->tokens[i]));
@@ -442,7 +451,8 @@ static bool make_twin_row(struct model *m, struct batch *b, uint32_t i, uint32_t
 
 static void make_row(struct model *m, struct batch *b, uint32_t i, uint32_t engine, uint32_t rank)
 {
-	struct mseq *s = chance(m, 3) ? NULL : named_seq(m, engine);
+	struct mseq *any = chance(m, 3) ? NULL : named_seq(m, engine),
+		    *s = any && stands_once(m, b, i, any) ? any : NULL;
 	uint32_t len = s ? s->in[rank].text.len : 0, n = chance(m, 30) ? 1 : 1 + pick(m, ROW_MAX), start = len;
 	struct row_request *q = &b->request[i];
 
@@ -487,7 +497,7 @@ static void check_taken(struct model *m, const struct mplan *p, const struct mro
 	const struct text *t = &r->seq->in[p->rank].text;
 	uint32_t most = 0;
 
-	if (!r->tainted && h->stand_pos == r->start && t->clean == r->start)
+	if (!r->tainted && h->stand_pos >= r->start && t->clean >= r->start)
 		most = oracle_match(&m->oracle, t, r->start, q->tokens, r->n);
 	CHECK(m, got->cached <= most);
 	CHECK(m, got->cached == most || !nothing_lost(m, p->engine));
@@ -520,6 +530,7 @@ static void begin_row(struct model *m, struct mplan *p, uint32_t i, const struct
 	check_taken(m, p, r, got, q);
 	m->counts->copies += got->copies;
 	r->after = r->seq->in[p->rank].text;
+	text_trim(&r->after, r->start);
 	salt = r->tainted ? next_random(&m->random) | 1 : 0;
 	for (uint32_t k = 0; k < r->n; k++)
 		text_append(&r->after, q->tokens[k], salt);
@@ -535,8 +546,19 @@ static void check_refused(struct model *m, const struct mplan *p, const struct r
 	uint64_t have = c->free + c->evictable + (uint64_t)m->world.pool.num_free * c->blocks_per_slab;
 	uint64_t need = q->wire.num_tokens / c->block_size + 2 + TEXT_MAX / c->block_size;
 
-	CHECK(m, have < need + c->outstanding);
+	CHECK(m, have < need || (c->commons && c->total + (uint64_t)m->world.pool.num_free * c->blocks_per_slab <
+						       c->claimed + need));
 	m->counts->refused++;
+}
+
+/* What is rolled back stays until the commit, unless there is no room for both. */
+static void check_length(struct model *m, const struct mplan *p, struct mseq *s, uint32_t start, int32_t status)
+{
+	uint64_t length = held_of(s, p->rank)->length;
+
+	CHECK(m, length == s->in[p->rank].text.len || (length == start && !nothing_lost(m, p->engine)));
+	CHECK(m, !status || length == start);
+	text_trim(&s->in[p->rank].text, (uint32_t)length);
 }
 
 static void check_status(struct model *m, struct mplan *p, uint32_t i, const struct batch *b)
@@ -550,9 +572,9 @@ static void check_status(struct model *m, struct mplan *p, uint32_t i, const str
 		CHECK(m, status == (!s ? -ENOENT : s->in[p->rank].plan ? -EINVAL : -ERANGE));
 		return;
 	}
-	text_trim(t, (uint32_t)b->request[i].wire.start);
 	s->used = true;
 	CHECK(m, status == 0 || status == -ENOMEM);
+	check_length(m, p, s, (uint32_t)b->request[i].wire.start, status);
 	if (status)
 		check_refused(m, p, &b->request[i]);
 	else
@@ -632,7 +654,7 @@ static bool blocked(const struct cache *c, const struct held *h)
 	const struct table_entry *e = &h->table[h->stand_pos / c->block_size];
 	const struct block_aux *a = h->stand == ATTND_BLOCK_NONE ? NULL : cache_aux(c, h->stand);
 
-	if (cache_aux(c, e->id)->state == BLOCK_PUBLIC && e->id != h->stand)
+	if ((cache_aux(c, e->id)->state == BLOCK_PUBLIC && e->id != h->stand) || c->commons)
 		return true;
 	return slot && a && a->owner && a->owner != h->serial && a->fill > slot && slot == cache_count(c, h->stand) &&
 	       cache_tokens(c, h->stand)[slot] == cache_tokens(c, e->id)[slot];
@@ -645,6 +667,7 @@ static void commit_row(struct model *m, const struct mplan *p, const struct mrow
 	uint64_t want, lower = before;
 
 	*t = r->after;
+	lower = lower < r->start ? lower : r->start;
 	lower = r->cached ? r->start + r->cached : lower;
 	want = r->upto < t->clean ? r->upto : t->clean;
 	want = want > lower ? want : lower;

@@ -155,7 +155,10 @@ uint32_t oracle_match(const struct oracle *o, const struct text *t, uint32_t at,
 
 uint64_t *oracle_slot(const struct oracle *o, const struct cache *c, uint32_t id, uint32_t slot)
 {
-	return &o->slot[index_of(o, c)][(size_t)id * c->block_size + slot];
+	uint64_t place = atomic_load_explicit(&cache_block(c, id)->place, memory_order_relaxed);
+
+	return &o->slot[index_of(o, c)]
+		       [((place >> 32) * c->blocks_per_slab + (uint32_t)place) * c->block_size + slot];
 }
 
 void oracle_read(const struct oracle *o, const struct cache *c, const struct table_entry *e, uint32_t pos,
@@ -203,64 +206,98 @@ void oracle_cheap(const struct oracle *o, const struct world *w)
 	ORACLE_CHECK(o, slabs == w->pool.num_slabs);
 }
 
-static void count_held(uint32_t *refs, const struct held *h)
+/* What holds a block: references, and of each account its references and held children. */
+struct holds {
+	uint32_t *refs;
+	uint32_t *count;
+	uint64_t used;
+};
+
+static void hold(const struct cache *c, struct holds *n, uint32_t id, bool counted)
 {
-	for (uint32_t i = 0; i < h->num; i++)
-		refs[h->table[i].id] += h->table[i].own;
-	if (h->stand != ATTND_BLOCK_NONE)
-		refs[h->stand]++;
+	n->refs[id]++;
+	while (counted && id != ATTND_BLOCK_NONE && !n->count[id]++) {
+		n->used++;
+		id = cache_aux(c, id)->state == BLOCK_PUBLIC ? cache_block(c, id)->parent : ATTND_BLOCK_NONE;
+	}
 }
 
-static uint64_t count_plan(uint32_t *refs, const struct plan *p, const struct engine *e)
+static void count_held(const struct cache *c, struct holds *n, const struct held *h, const struct account *a)
 {
-	uint64_t growth = 0;
+	for (uint32_t i = 0; i < h->num; i++)
+		if (h->table[i].own)
+			hold(c, n, h->table[i].id, h->account == a);
+	if (h->stand != ATTND_BLOCK_NONE)
+		hold(c, n, h->stand, h->account == a);
+}
 
+static void count_plan(const struct cache *c, struct holds *n, const struct plan *p, const struct account *a)
+{
 	for (uint32_t i = 0; i < p->num_rows && !p->committed; i++) {
 		const struct plan_row *r = &p->rows[i];
+		bool counted = r->seq && r->seq->in[p->cache_index].held.account == a;
 
-		if (!r->seq)
-			continue;
-		for (uint32_t k = 0; k < r->num_ext; k++)
-			refs[r->ext[k].id] += r->ext[k].own;
-		if (r->stand != ATTND_BLOCK_NONE)
-			refs[r->stand]++;
-		growth += p->engine == e ? r->from + r->num_ext - r->seq->in[p->cache_index].held.num : 0;
+		for (uint32_t k = 0; r->seq && k < r->num_ext; k++)
+			if (r->ext[k].own)
+				hold(c, n, r->ext[k].id, counted);
+		if (r->seq && r->stand != ATTND_BLOCK_NONE)
+			hold(c, n, r->stand, counted);
 	}
-	return growth;
+}
+
+/* `a` as an account's holders know it: the commons is nobody's own. */
+static void count_all(const struct world *w, const struct cache *c, struct plan *const *plans, uint32_t num_plans,
+		      const struct account *a, struct holds *n)
+{
+	for (const struct engine *e = w->engines.first; e; e = e->next)
+		for (uint32_t i = 0; i < e->num_caches; i++)
+			for (const struct seq *s = e->seqs; s && e->caches[i].cache == c; s = s->next)
+				count_held(c, n, &s->in[i].held, a);
+	for (uint32_t k = 0; k < num_plans; k++)
+		if (plans[k] && plans[k]->cache == c)
+			count_plan(c, n, plans[k], a);
+}
+
+static void check_account(const struct oracle *o, const struct cache *c, const struct account *a,
+			  const struct holds *n)
+{
+	ORACLE_CHECK(o, a->used == n->used);
+	for (uint32_t id = 0; id < c->num_ext * c->blocks_per_slab; id++)
+		if (cache_ext(c, id)->aux)
+			ORACLE_CHECK(o, a->count[id / c->blocks_per_slab][id % c->blocks_per_slab] == n->count[id]);
 }
 
 /* References and accounts of one cache, from all that could hold something. */
 static void check_refs(const struct oracle *o, const struct world *w, const struct cache *c,
 		       struct plan *const *plans, uint32_t num_plans)
 {
-	uint32_t blocks = c->num_ext * c->blocks_per_slab, *refs = calloc(blocks + 1, sizeof(*refs));
-	uint64_t outstanding = 0, granted = 0;
+	uint32_t blocks = c->num_ext * c->blocks_per_slab;
+	struct holds n = {.refs = calloc(blocks + 1, sizeof(uint32_t)),
+			  .count = calloc(blocks + 1, sizeof(uint32_t))};
+	const struct account *a = c->accounts;
+	uint64_t claimed = 0, granted = 0;
 
-	assert_non_null(refs);
-	for (const struct engine *e = w->engines.first; e; e = e->next) {
-		for (uint32_t i = 0; i < e->num_caches; i++) {
-			uint64_t used = 0;
-
-			if (e->caches[i].cache != c)
-				continue;
-			for (const struct seq *s = e->seqs; s; s = s->next) {
-				count_held(refs, &s->in[i].held);
-				used += s->in[i].held.num;
-			}
-			for (uint32_t k = 0; k < num_plans; k++)
-				if (plans[k] && plans[k]->engine == e && plans[k]->cache == c)
-					used += count_plan(refs, plans[k], e);
-			ORACLE_CHECK(o, used == e->caches[i].used);
-			outstanding += engine_room(e, i);
-			granted += e->caches[i].grant;
-		}
-	}
-	ORACLE_CHECK(o, outstanding == c->outstanding && granted == c->granted);
+	assert_non_null(n.refs);
+	assert_non_null(n.count);
+	do {
+		memset(n.refs, 0, blocks * sizeof(uint32_t));
+		memset(n.count, 0, blocks * sizeof(uint32_t));
+		n.used = 0;
+		count_all(w, c, plans, num_plans, a == c->commons ? NULL : a, &n);
+		if (!a)
+			break;
+		check_account(o, c, a, &n);
+		claimed += a->used > a->grant ? a->used : a->grant;
+		granted += a->grant;
+		a = a->next;
+	} while (a);
+	ORACLE_CHECK(o, claimed == c->claimed && granted == c->granted && claimed <= c->total);
 	for (uint32_t id = 0; id < blocks; id++)
-		if (refs[id] != (cache_ext(c, id)->aux ? cache_aux(c, id)->refs : 0))
+		if (n.refs[id] != (cache_ext(c, id)->aux ? cache_aux(c, id)->refs : 0))
 			oracle_fail(o, "block %u has %u references, %u hold it", id, cache_aux(c, id)->refs,
-				    refs[id]);
-	free(refs);
+				    n.refs[id]);
+	free(n.refs);
+	free(n.count);
 }
 
 /* The text that a published block ends. */

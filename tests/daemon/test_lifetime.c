@@ -483,7 +483,7 @@ static void test_grants(void **state)
 	(void)state;
 	assert_int_equal(engine_grant(e, 0, 0, 0).res, 0);
 	assert_int_equal(engine_grant(e, 0, most - 8 * B, 4).res, 0); /* two slabs of three */
-	assert_int_equal(c->outstanding, 2 * SLAB);
+	assert_int_equal(c->claimed, 2 * SLAB);
 	assert_int_equal(engine_grant(f, other, 1025, 0).res, -ENOMEM);
 	open_in(f, 0, 201, NULL, 0);
 	open_in(f, 0, 202, NULL, 0);
@@ -493,10 +493,12 @@ static void test_grants(void **state)
 	assert_int_equal(plan_in(f, other, 202, 0, tokens(1, 1), 1, 0, NULL), -ENOMEM);
 	open_seq(101, NULL, 0);
 	assert_int_equal(plan_in(e, 0, 101, 0, tokens(2, most), most, 0, &q), 0);
-	assert_int_equal(c->outstanding, 0);
+	assert_int_equal(e->caches[0].account->used, 2 * SLAB);
 	plan_end(q);
-	assert_int_equal(c->outstanding, 2 * SLAB);
+	assert_int_equal(e->caches[0].account->used, 0);
+	assert_int_equal(c->claimed, 3 * SLAB);
 	plan_end(p);
+	assert_int_equal(c->claimed, 2 * SLAB);
 	/* Used up, a grant leaves what it did before; given back, all of it. */
 	assert_int_equal(engine_grant(e, 0, most, 1).res, 0);
 	assert_int_equal(engine_grant(e, 0, 0, 0).res, 0);
@@ -517,10 +519,84 @@ static void test_grant_grows(void **state)
 	assert_int_equal(engine_grant(e, 0, SLAB * B, 0).res, 0);
 	assert_int_equal(engine_grant(e, 0, 2 * SLAB * B, 0).res, 0);
 	assert_int_equal(engine_grant(e, 0, (2 * SLAB + 1) * B, 0).res, -ENOMEM);
-	assert_int_equal(c->outstanding, 2 * SLAB);
+	assert_int_equal(c->claimed, 3 * SLAB);
 	plan_end(p);
 	assert_int_equal(engine_grant(e, 0, 3 * SLAB * B, 0).res, 0);
 	assert_int_equal(engine_grant(e, 0, (3 * SLAB + 1) * B, 0).res, -ENOMEM);
+}
+
+/* Many sequences of an engine that share a block use it once, and when one goes the others still do. */
+static void test_grant_shared(void **state)
+{
+	struct engine *f = world_engine(&w);
+	struct account *a;
+
+	(void)state;
+	world_cache(&w, f, "model", B);
+	assert_int_equal(engine_grant(e, 0, 2 * SLAB * B, 0).res, 0);
+	a = e->caches[0].account;
+	open_seq(101, NULL, 0);
+	extend(101, 0, tokens(1, SLAB * B), SLAB * B, UINT64_MAX);
+	assert_int_equal(a->used, SLAB);
+	for (uint64_t key = 102; key < 106; key++)
+		assert_int_equal(seq_fork(&w.engines, e, 101, key, SLAB * B - (key & 1)).res, 0);
+	assert_int_equal(a->used, SLAB);
+	for (uint64_t key = 102; key < 106; key++)
+		close_seq(key);
+	assert_int_equal(a->used, SLAB);
+	/* Another engine that shares them takes what nobody is granted, and no more. */
+	assert_int_equal(open_in(f, 0, 201, tokens(1, SLAB * B), SLAB * B), SLAB * B);
+	assert_int_equal(c->claimed, 3 * SLAB);
+	open_in(f, 0, 202, NULL, 0);
+	assert_int_equal(plan_in(f, 0, 202, 0, tokens(2, 1), 1, 0, NULL), -ENOMEM);
+	close_seq(101);
+	assert_int_equal(referenced(c), SLAB);
+	open_seq(107, NULL, 0);
+	assert_int_equal(plan_in(e, 0, 107, 0, tokens(3, 2 * SLAB * B), 2 * SLAB * B, 0, NULL), 0);
+	close_seq(107);
+}
+
+/* A plan that rolls back and is given up leaves the sequence as it was; its commit rolls back. */
+static void test_abandoned_roll_back(void **state)
+{
+	const uint32_t n = 3 * B + 5, back = 2 * B - 3;
+	struct held *h;
+	struct plan *p;
+	uint64_t copied;
+
+	(void)state;
+	open_seq(101, NULL, 0);
+	extend(101, 0, tokens(1, n), n, back - 2);
+	h = &seq_find(e, 101)->in[0].held;
+	copied = referenced(c);
+	assert_int_equal(plan_in(e, 0, 101, back, tokens(2, 4), 4, 0, &p), 0);
+	assert_int_equal(h->length, n);
+	plan_end(p);
+	assert_int_equal(h->length, n);
+	assert_int_equal(referenced(c), copied);
+	for (uint32_t i = 0; i < n; i++)
+		assert_int_equal(cache_tokens(c, h->table[i / B].id)[i % B], 1000000 + i);
+	/* The same again to its end: the tail that was published goes on in its place. */
+	extend(101, back, tokens(2, 4), 4, back + 4);
+	assert_int_equal(h->length, back + 4);
+	assert_int_equal(referenced(c), 3);
+	assert_int_equal(c->index.used, 3);
+	assert_null(cache_check(c));
+	assert_int_equal(cached(1, n), back);
+	close_seq(101);
+	assert_int_equal(c->evictable, 3);
+}
+
+/* Without room to keep what is rolled back the plan is made all the same. */
+static void test_roll_back_in_full_pool(void **state)
+{
+	(void)state;
+	open_seq(101, NULL, 0);
+	extend(101, 0, tokens(1, SLAB * B), SLAB * B, 0);
+	extend(101, SLAB * B - 5, tokens(2, 5), 5, UINT64_MAX);
+	assert_int_equal(referenced(c), SLAB);
+	assert_int_equal(cached(1, SLAB * B), SLAB * B - 5);
+	close_seq(101);
 }
 
 /* Ranks: the answer is the smallest hit, held in all. */
@@ -540,11 +616,11 @@ static void test_ranks(void **state)
 	assert_int_equal(open_seq(102, tokens(1, 100), 100), 50);
 	assert_int_equal(seq_find(e, 102)->in[0].held.length, 50);
 	assert_int_equal(seq_find(e, 102)->in[rank].held.length, 50);
-	assert_int_equal(e->caches[0].used, 7 + 4);
-	assert_int_equal(e->caches[rank].used, 3 + 2);
+	assert_int_equal(referenced(c), 7);
+	assert_int_equal(referenced(e->caches[rank].cache), 3);
 	close_seq(101);
 	close_seq(102);
-	assert_int_equal(e->caches[0].used + e->caches[rank].used, 0);
+	assert_int_equal(referenced(c) + referenced(e->caches[rank].cache), 0);
 }
 
 int main(void)
@@ -572,6 +648,9 @@ int main(void)
 		THREE(test_slabs_move),
 		THREE(test_grants),
 		THREE(test_grant_grows),
+		THREE(test_grant_shared),
+		ONE(test_abandoned_roll_back),
+		ONE(test_roll_back_in_full_pool),
 		THREE(test_ranks),
 	};
 

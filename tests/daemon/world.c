@@ -39,7 +39,8 @@ void world_close(struct world *w)
 		if (!c)
 			continue;
 		assert_int_equal(referenced(c), 0);
-		assert_int_equal(c->outstanding, 0);
+		assert_int_equal(c->claimed, 0);
+		assert_null(c->accounts);
 		assert_int_equal(c->granted, 0);
 		assert_int_equal(c->engines, 0);
 		assert_null(cache_check(c));
@@ -52,6 +53,8 @@ void world_close(struct world *w)
 		assert_int_equal(w->pool.spare[0].offset + w->pool.spare[0].bytes, w->pool.heap_next);
 	for (uint32_t i = 1; i < w->ns.num; i++)
 		assert_int_equal(w->ns.entries[i].refs, 0);
+	assert_int_equal(w->engines.twins.num, 0);
+	twin_table_destroy(&w->engines.twins);
 	pool_destroy(&w->pool);
 	ns_destroy(&w->ns);
 	realm_table_destroy(&w->realms);

@@ -177,6 +177,15 @@ static struct attnd_sqe seq_open(void)
 	return s;
 }
 
+static struct attnd_sqe seq_wait(void)
+{
+	struct attnd_sqe s = seq_open();
+
+	s.opcode = ATTND_OP_SEQ_WAIT;
+	s.wait.key = 8;
+	return s;
+}
+
 static struct attnd_sqe plan(void)
 {
 	struct attnd_sqe s = {
@@ -285,7 +294,8 @@ static void test_common(void **state)
 	REFUSED(ping(), s.opcode = ATTND_OPS, -EINVAL, OPCODE);
 	REFUSED(ping(), s.opcode = 255, -EINVAL, OPCODE);
 	for (int op = ATTND_OP_SEQ_WAIT; op < ATTND_OP_RESERVED_END; op++)
-		if (op != ATTND_OP_PEEK_KEY && op != ATTND_OP_EXPORT && op != ATTND_OP_SLOT_TABLE)
+		if (op != ATTND_OP_SEQ_WAIT && op != ATTND_OP_PEEK_KEY && op != ATTND_OP_EXPORT &&
+		    op != ATTND_OP_SLOT_TABLE)
 			REFUSED(ping(), s.opcode = (uint8_t)op, -EOPNOTSUPP, OPCODE);
 	REFUSED(ping(), s.flags = 1, -EINVAL, FLAGS);
 	REFUSED(ping(), s.deadline_us = 0, -EINVAL, DEADLINE);
@@ -431,6 +441,11 @@ static void test_sequences(void **state)
 	REFUSED(seq_open(), (s.sequence.key = 8, s.sequence.tokens = SEGMENT - 8), -EFAULT, OFFSET);
 	REFUSED(seq_open(), (s.sequence.key = 8, s.sequence.tokens = AT_TOKENS + 4), -EFAULT, OFFSET);
 	REFUSED(seq_open(), (s.sequence.key = 8, s.sequence.reserved = 1), -EINVAL, RESERVED);
+	REFUSED(seq_wait(), s.wait.ns = 5, -ENOENT, NAMESPACE);
+	REFUSED(seq_wait(), s.wait.num_tokens = ATTND_MAX_SEQ_TOKENS + 1, -EINVAL, TOKENS);
+	REFUSED(seq_wait(), s.wait.tokens = SEGMENT - 8, -EFAULT, OFFSET);
+	REFUSED(seq_wait(), s.wait.reserved = 1, -EINVAL, RESERVED);
+	REFUSED(seq_wait(), s.flags = 1, -EINVAL, FLAGS);
 	REFUSED(seq(ATTND_OP_SEQ_CLOSE), s.sequence.key = 99, -ENOENT, SEQUENCE);
 	REFUSED(seq(ATTND_OP_SEQ_CLOSE), s.flags = 2, -EINVAL, FLAGS);
 	REFUSED(seq(ATTND_OP_SEQ_CLOSE), (s.flags = ATTND_CLOSE_MANY, s.sequence.num_tokens = ATTND_MAX_CLOSE + 1),
