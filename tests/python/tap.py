@@ -25,10 +25,14 @@ def skip_all(why):
     sys.exit(0)
 
 
+def has(module):
+    return importlib.util.find_spec(module) is not None
+
+
 def needs(*modules):
     """Skip the file where one of these cannot be imported."""
     for m in modules:
-        if importlib.util.find_spec(m) is None:
+        if not has(m):
             skip_all(f"{m} cannot be imported (make check-python makes a place where it can)")
 
 
@@ -46,11 +50,10 @@ def _with_sanitizer():
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "LD_PRELOAD": first[0], "ASAN_OPTIONS": options})
 
 
-if not os.environ.get("TAP_BARE"):
-    if not Path(os.environ["ATTND_LIBRARY"]).exists():
-        skip_all(f"no {os.environ['ATTND_LIBRARY']}")
-    _with_sanitizer()
-    needs("numpy")
+if not Path(os.environ["ATTND_LIBRARY"]).exists():
+    skip_all(f"no {os.environ['ATTND_LIBRARY']}")
+_with_sanitizer()
+needs("numpy")
 
 
 class _Result(unittest.TestResult):

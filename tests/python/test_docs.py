@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of the package's README run as they stand."""
+"""The examples of the package's README and of docs/transformers.md run as they stand."""
 
 import os
 import re
@@ -15,12 +15,26 @@ def blocks(path):
     return re.findall(r"^```python\n(.*?)^```$", (tap.SRC / path).read_text(), re.S | re.M)
 
 
+def run(text):
+    env = {**os.environ, "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run([sys.executable, "-c", text], check=True, env=env, cwd=tap.SRC, capture_output=True, text=True)
+
+
 class Examples(unittest.TestCase):
     def test_readme(self):
         found = blocks("client/python/README.md")
         self.assertTrue(found)
         for text in found:
-            subprocess.run([sys.executable, "-c", text], check=True, env=os.environ)
+            run(text)
+
+    def test_transformers(self):
+        for m in ("torch", "transformers"):
+            if not tap.has(m):
+                self.skipTest(f"{m} cannot be imported (make check-python)")
+        found = blocks("docs/transformers.md")
+        self.assertEqual(len(found), 3)
+        said = run("\n".join(found)).stdout.splitlines()
+        self.assertEqual(said[0], said[1])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import unittest
 
 import tap
 from attnd import _lib
-from attnd.plan import Plan
+from attnd.plan import CopiedLayer, Plan
 
 HEADER = tap.SRC / "client/attnd.h"
 
@@ -66,6 +66,14 @@ class Structs(unittest.TestCase):
         text = HEADER.read_text()
         for name in _lib._FUNCTIONS:
             self.assertRegex(text, rf"\b{name}\(")
+
+    def test_packed_in_one_call(self):
+        self.assertEqual(_lib.Attend.plan.offset, 0)
+        names = [f"{f}.{part}" for f in ("q", "k", "v", "out") for part in ("data", "token_stride", "head_stride")]
+        offsets = [getattr(_lib.Copied, f).offset + getattr(_lib.Rows, part).offset for f, part in (n.split(".") for n in names)]
+        self.assertEqual(offsets, [CopiedLayer._AT + 8 + 8 * i for i in range(12)])
+        self.assertEqual(_lib.Copied.decode.offset, CopiedLayer._AT + 4)
+        self.assertEqual(CopiedLayer._AT + CopiedLayer._FORMAT.size, ctypes.sizeof(_lib.Copied))
 
     def test_rows_of_numpy(self):
         self.assertEqual(Plan.ROW.itemsize, ctypes.sizeof(_lib.Row))

@@ -9,6 +9,7 @@ costs two calls and no copies.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence as Seq
 from ctypes import byref, c_uint64
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -299,20 +300,22 @@ class Staging:
         self.max_tokens = num_tokens
 
 
-def _rows(into: _lib.Rows, x: Any) -> None:
-    """Where a tensor or array [tokens, heads, dim] has its rows."""
+def _rows(x: Any, name: str, num_tokens: int, itemsize: int) -> tuple[int, int, int]:
+    """Where a tensor or array [tokens, heads, dim] has its rows: address, strides of a token and of a head."""
+    if x is None:
+        return (0, 0, 0)
     if hasattr(x, "data_ptr"):
-        into.data = x.data_ptr()
-        token, head, dim = x.stride()
-        size = x.element_size()
-        into.token_stride, into.head_stride = token * size, head * size
-        dim *= size
+        at, (token, head, value), size = x.data_ptr(), x.stride(), x.element_size()
+        token, head, value = token * size, head * size, value * size
     else:
-        into.data = x.ctypes.data
-        into.token_stride, into.head_stride, dim = x.strides
-        size = x.itemsize
-    if dim != size:
-        raise ValueError("the values of a head are contiguous")
+        at, (token, head, value), size = x.__array_interface__["data"][0], x.strides, x.itemsize
+    if size != itemsize:
+        raise ValueError(f"{name} has values of {size} bytes, the parameter set of {itemsize}")
+    if value != size:
+        raise ValueError(f"{name}: the values of a head are contiguous")
+    if len(x) < num_tokens:
+        raise ValueError(f"{name} has {len(x)} tokens, the plan {num_tokens}")
+    return at, token, head
 
 
 class CopiedLayer:
@@ -322,7 +325,12 @@ class CopiedLayer:
     no k, no v.
     """
 
-    __slots__ = ("params", "staging", "_c", "_call", "_ref")
+    __slots__ = ("params", "staging", "_c", "_call", "_connection", "_lock", "_pointer", "_ref", "_sizes", "_staged")
+
+    # What changes from step to step, from num_tokens on: one call writes it.
+    _FORMAT = struct.Struct("=Ii12Q")
+    _AT: int = _lib.Copied.num_tokens.offset
+    _TAG = struct.Struct("=I")
 
     def __init__(
         self,
@@ -346,26 +354,42 @@ class CopiedLayer:
             | (_lib.NO_OUT if store_only else 0)
         )
         job.deadline_us = microseconds(deadline)
+        self._sizes = params.q_dtype.itemsize, params.kv_dtype.itemsize, params.out_dtype.itemsize
+        self._staged = 0
         self._ref = byref(self._c)
-        self._call = params.cache.connection._lib.attnd_attend_copied
+        self._connection = params.cache.connection
+        self._call = self._connection._lib.attnd_attend_copied
+        self._lock = self._connection._lock
+        self._pointer = self._connection.pointer
+
+    def _stage(self, num_tokens: int) -> None:
+        s, job = self.staging, self._c.job
+        s.ensure(num_tokens)
+        job.q, job.k, job.v, job.out = map(address_of, (s.q, s.k, s.v, s.out))
+        self._staged = s.max_tokens
 
     def run(self, plan: Plan, q: Any = None, k: Any = None, v: Any = None, out: Any = None) -> None:
         """Tensors or arrays [tokens, heads, dim] of the parameter set's types, in the plan's order of tokens."""
-        c, job, s = self._c, self._c.job, self.staging
-        connection = self.params.cache.connection
         n = plan.num_tokens
-        with connection._lock:
-            s.ensure(n)
-            job.plan = plan.tag
-            c.num_tokens = n
-            c.decode = n == plan.num_rows
-            for name, x, at in (("q", q, s.q), ("k", k, s.k), ("v", v, s.v), ("out", out, s.out)):
-                rows = getattr(c, name)
-                if x is None or at is None:
-                    rows.data = None
-                    continue
-                if len(x) < n:
-                    raise ValueError(f"{name} has {len(x)} tokens, the plan {n}")
-                _rows(rows, x)
-                setattr(job, name, at.address)
-            connection.call(self._call, self._ref, None)
+        q_size, kv_size, out_size = self._sizes
+        connection = self._connection
+        with self._lock:
+            connection.handle  # raises when it was closed
+            if n > self._staged or self._staged != self.staging.max_tokens:
+                self._stage(n)
+            self._TAG.pack_into(self._c, 0, plan.tag)
+            self._FORMAT.pack_into(
+                self._c,
+                self._AT,
+                n,
+                n == plan.num_rows,
+                *_rows(q, "q", n, q_size),
+                *_rows(k, "k", n, kv_size),
+                *_rows(v, "v", n, kv_size),
+                *_rows(out, "out", n, out_size),
+            )
+            rc = self._call(self._pointer, self._ref, None)
+            if rc:
+                raise connection.failure(rc)
+            if connection._async is not None:
+                connection._async.touch()
