@@ -23,6 +23,7 @@
 enum {
 	LAYERS = 2,
 	SEQS = 10,
+	FILLED = 4, /* of them, where rows are short */
 	ROWS = 6,
 	LEN_MAX = 2600,
 	ROW_MAX = 700,
@@ -95,7 +96,8 @@ struct fixture {
 		uint64_t hash, bits;
 	} *seen; /* [SEEN] */
 	uint32_t num_seen, again;
-	void *q, *k, *v; /* in g->in */
+	uint32_t row_max; /* tokens of a row */
+	void *q, *k, *v;  /* in g->in */
 	float *out[2], *lse[2];
 };
 
@@ -316,7 +318,7 @@ static void make_batch(struct fixture *f, struct batch *b)
 	b->num_tokens = 0;
 	b->num = 1 + pick(f, ROWS);
 	for (uint32_t i = 0; i < b->num; i++) {
-		uint32_t s = pick(f, SEQS), n = decode ? 1 : pick(f, 3) ? 1 + pick(f, 40) : 1 + pick(f, ROW_MAX);
+		uint32_t s = pick(f, SEQS), n = decode ? 1 : pick(f, 3) ? 1 + pick(f, 40) : 1 + pick(f, f->row_max);
 		struct text *t = used >> s & 1 ? NULL : &f->text[s];
 		uint32_t start = t ? t->len : 0;
 
@@ -376,7 +378,8 @@ static void fill_inputs(struct fixture *f, const struct batch *b, uint32_t layer
 }
 
 /* `threads` 0: the leader alone; else a team of so many. */
-static void run_job(struct fixture *f, struct plan *p, struct params *pa, uint32_t layer, uint32_t threads, int side)
+static void run_job(struct fixture *f, struct plan *p, struct params *pa, uint32_t layer, uint32_t threads, int side,
+		    uint32_t flags)
 {
 	struct job j = {.plan = p,
 			.params = pa,
@@ -384,7 +387,7 @@ static void run_job(struct fixture *f, struct plan *p, struct params *pa, uint32
 			.layer = layer,
 			.src_layer = layer,
 			.store = !p->committed,
-			.flags = ATTND_JOB_LSE,
+			.flags = flags,
 			.q = f->q,
 			.k = f->k,
 			.v = f->v,
@@ -459,14 +462,43 @@ static void run_layers(struct fixture *f, struct plan *p, const struct batch *b)
 		uint32_t kind = b->noncausal ? KINDS - 1 : pick(f, KINDS - 1);
 
 		fill_inputs(f, b, layer);
-		run_job(f, p, &f->params[kind], layer, pick(f, TEAMS + 1), 0);
+		run_job(f, p, &f->params[kind], layer, pick(f, TEAMS + 1), 0, ATTND_JOB_LSE);
 		check_outputs(f, p, b, layer, kind, 0);
 		if (pick(f, 2))
 			continue;
-		run_job(f, p, &f->params[kind], layer, pick(f, TEAMS + 1), 1); /* the same effect again */
+		run_job(f, p, &f->params[kind], layer, pick(f, TEAMS + 1), 1,
+			ATTND_JOB_LSE); /* the same effect again */
 		assert_memory_equal(f->out[0], f->out[1],
 				    (size_t)b->num_tokens * f->g->heads * f->g->dim_v * sizeof(float));
 	}
+}
+
+/* A sequence gets most of its tokens without outputs, which take an emulator too long. */
+static void fill_only(struct fixture *f, struct text *t)
+{
+	struct batch *b = malloc(sizeof(*b));
+	struct plan *p;
+
+	assert_non_null(b);
+	while (t->open && t->len < LEN_MAX / 2) {
+		*b = (struct batch){.num = 1, .text = {t}};
+		b->num_tokens = make_tokens(f, t->len, ROW_MAX, b->tokens[0]);
+		b->request[0] = (struct row_request){.wire = {.key = t->key,
+							      .start = t->len,
+							      .num_tokens = b->num_tokens,
+							      .publish_upto = UINT64_MAX},
+						     .tokens = b->tokens[0]};
+		assert_int_equal(plan_make(f, f->engine, 0, 1, b->request, 1, &f->plans, &p), 0);
+		assert_int_equal(p->rows[0].status, 0);
+		put_text(t, t->len, b->tokens[0], b->num_tokens);
+		for (uint32_t layer = 0; layer < LAYERS; layer++) {
+			fill_inputs(f, b, layer);
+			run_job(f, p, &f->params[0], layer, 1, 0, ATTND_JOB_NO_OUT);
+		}
+		plan_commit(p);
+		plan_end(p);
+	}
+	free(b);
 }
 
 static void step(struct fixture *f)
@@ -594,6 +626,9 @@ static void open_fixture(struct fixture *f, const struct geometry *g, uint64_t f
 		assert_int_equal(team_init(&f->team[t], &f->topology, t + 1, false, 5, -1), 0);
 	for (int i = 0; i < 60; i++)
 		replace(f);
+	f->row_max = (uint32_t)env_number("ATTND_EXEC_ROW", ROW_MAX);
+	for (uint32_t i = 0; i < FILLED && f->row_max < ROW_MAX; i++)
+		fill_only(f, &f->text[i]);
 }
 
 static void close_fixture(struct fixture *f)
@@ -631,17 +666,17 @@ static void test_variant(void **state)
 			replace(f);
 	}
 	printf("# %u outputs, %u of them again\n", f->num_seen, f->again);
-	assert_true(f->again);
+	assert_true(f->again || steps < 4);
 	close_fixture(f);
 	free(f);
 }
 
-/* A geometry with every set of features that differs from those before; returns how many there are. */
-static size_t add_variants(struct variant *v, const struct geometry *g)
+/* A geometry with all features, or with every set that differs from those before; returns how many there are. */
+static size_t add_variants(struct variant *v, const struct geometry *g, bool all)
 {
 	size_t num = 0;
 
-	for (size_t i = 0; i < MASKS; i++) {
+	for (size_t i = 0; i < (all ? MASKS : 1); i++) {
 		uint64_t mask = UINT64_MAX;
 		bool known = masks[i].bf16 && g->in != ATTND_K_BF16;
 
@@ -664,7 +699,7 @@ int main(void)
 	size_t n = 0;
 
 	for (size_t g = 0; g < sizeof(geometries) / sizeof(geometries[0]); g++)
-		n += add_variants(v + n, &geometries[g]);
+		n += add_variants(v + n, &geometries[g], !getenv("ATTND_EXEC_ROW"));
 	for (size_t i = 0; i < n; i++)
 		tests[i] = (struct CMUnitTest){.name = v[i].name, .test_func = test_variant, .initial_state = &v[i]};
 	return _cmocka_run_group_tests("exec", tests, n, NULL, NULL);

@@ -20,6 +20,8 @@ case ${1:-} in
 *) thin=12 ;;
 esac
 SRC=$(cd ../.. && pwd)
+# test_exec (in the short form at one VLEN): steps for each geometry, and rows of up to so many tokens.
+export ATTND_EXEC_STEPS=$((12 / thin + 1)) ATTND_EXEC_ROW=16
 export SRC QEMU_LD_PREFIX=$sysroot CMOCKA_MESSAGE_OUTPUT=TAP
 log=$(mktemp -d)
 trap 'rm -rf "$log"' EXIT
@@ -52,6 +54,7 @@ jobs() {
 		[ "${cpu%v=false}" = "$cpu" ] || isa=''
 		echo "$cpu|choice $(has "$cpu")"
 		echo "$cpu|check-kernels $isa --thin $thin --seed $i"
+		[ $thin = 60 ] && [ "$cpu" != 256 ] || echo "$cpu|tests/daemon/test_exec"
 	done
 	for t in $unit_tests; do
 		echo "256|tests/$t"

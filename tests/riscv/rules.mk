@@ -19,7 +19,7 @@ riscv64: riscv-setup
 
 # What runs under qemu-user needs no daemon.
 RISCV_UNITS := $(addprefix $(O)/tests/,shm/test_ring control/test_config control/test_mailbox control/test_loop \
-  client/test_heap client/test_arena client/test_calls client/test_jobs client/test_restore)
+  client/test_heap client/test_arena client/test_calls client/test_jobs client/test_restore daemon/test_exec)
 .PHONY: riscv-units
 riscv-units: $(O)/check-kernels $(O)/choice $(RISCV_UNITS)
 $(O)/choice: $(O)/tests/riscv/choice.o $(KERNELS_OBJS)
