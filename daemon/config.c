@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "../kernels/cpu.h"
+#include "http.h"
 #include "log.h"
 #include "memory.h"
 #include "peer.h"
@@ -553,6 +554,7 @@ static int check_path(struct loader *l, int key, const char *path)
 static int check(struct loader *l)
 {
 	struct config *cfg = l->cfg;
+	struct sockaddr_storage address;
 	char at[320];
 
 	if (check_path(l, CONFIG_KEY_socket, cfg->socket) ||
@@ -574,6 +576,9 @@ static int check(struct loader *l)
 		return conflict(l, CONFIG_KEY_max_sessions_per_uid, "is more than", CONFIG_KEY_max_sessions);
 	if (cfg->max_segment_mb * MIB > cfg->arena_max)
 		return conflict(l, CONFIG_KEY_max_segment_mb, "is more than", CONFIG_KEY_arena_max);
+	if (*cfg->metrics_listen && http_address(cfg->metrics_listen, &address))
+		return fail(l, "%s: not a loopback address and a port, such as 127.0.0.1:9464",
+			    origin(l, CONFIG_KEY_metrics_listen, at));
 	return check_names(l);
 }
 

@@ -65,7 +65,11 @@ enum config_event_loop { CONFIG_LOOP_AUTO, CONFIG_LOOP_URING, CONFIG_LOOP_EPOLL 
 	  "MiB of one registered segment; 0: as much as arena-max")                                                 \
 	X(limits, "drain-on-term", BOOL, drain_on_term, "true", 0, 1, RELOAD, "let running jobs finish at SIGTERM") \
 	X(limits, "drain-timeout", U32, drain_timeout, "10", 1, 3600, RELOAD, "seconds that this may take")         \
-	X(log, "log-level", LEVEL, log_level, "info", 0, 0, RELOAD, "err, warn, info or debug")
+	X(log, "log-level", LEVEL, log_level, "info", 0, 0, RELOAD, "err, warn, info or debug")                     \
+	X(metrics, "metrics-listen", STRING, metrics_listen, "", 0, 0, START,                                       \
+	  "loopback address and port (127.0.0.1:9464) that serves /metrics over HTTP; empty: none")                 \
+	X(metrics, "metrics-series", U32, metrics_series, "64", 0, 1024, START,                                     \
+	  "sessions, namespaces and caches told of one by one; the others are summed")
 
 enum {
 #define CONFIG_X(section, key, type, member, ...) CONFIG_KEY_##member,
@@ -106,8 +110,10 @@ struct config {
 	uint32_t max_sequences;	       /* of one engine */
 	uint32_t max_segment_mb;       /* not 0 after config_load */
 	bool drain_on_term;
-	uint32_t drain_timeout; /* seconds */
-	uint32_t log_level;	/* enum log_level */
+	uint32_t drain_timeout;	 /* seconds */
+	uint32_t log_level;	 /* enum log_level */
+	char *metrics_listen;	 /* "": no HTTP */
+	uint32_t metrics_series; /* sessions, namespaces and caches listed one by one */
 
 	/* of the command line */
 	char *config_file;

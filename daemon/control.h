@@ -17,6 +17,7 @@
 #include "peer.h"
 
 struct admin;
+struct http;
 struct client;
 
 /* What the files of the control thread share; all of it is that thread's. */
@@ -28,6 +29,7 @@ struct control {
 	struct leader *leader;
 	struct helpers *helpers;
 	struct admin *admin;
+	struct http *http; /* NULL: not configured */
 	uint64_t instance, started_ns;
 
 	struct client *clients; /* from accept() until nothing refers to them */

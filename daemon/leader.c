@@ -204,6 +204,7 @@ static void read_mail(struct leader *l, const struct mail *m)
 			mailbox_send(l->control, &(struct mail){.type = MAIL_ADMIN_DONE,
 								.cookie = m->cookie,
 								.command = m->command,
+								.metrics = metrics_take(l, m->command),
 								.reply = report_make(l, m->command)});
 		json_decref(m->args);
 		break;
@@ -224,6 +225,7 @@ static void finish_job(struct leader *l, struct lead_session *ls)
 	team_retire(&l->team, &ls->job.team);
 	ls->running = false;
 	a = submit_done(ls);
+	watch_done(&l->watch, ls, &ls->job_request, &a);
 	if (!ls->ending)
 		reply_put(ls, ls->job_request.sqe.user_data, &a);
 	for (uint32_t i = 0; ls->drop_segments; i++)
@@ -283,6 +285,7 @@ static bool look_around(struct leader *l)
 	bool did = false;
 
 	l->now = attnd_now_ns();
+	watch_round(&l->watch, l->now);
 	manage_expire(l);
 	while (atomic_load_explicit(&l->inbox.waiting, memory_order_acquire) && mailbox_take(&l->inbox, &m)) {
 		read_mail(l, &m);
@@ -476,6 +479,7 @@ int leader_start(const struct config *cfg, uint64_t instance, struct mailbox *to
 	if (!r)
 		r = team_init(&l->team, &l->topology, cfg->threads ? cfg->threads : topology_cpus(&l->topology),
 			      cfg->pin, cfg->spin_us, l->team_fd);
+	l->pool.watch = &l->watch;
 	l->team.poll = poll_rings;
 	l->team.poll_ctx = l;
 	if (!r)

@@ -17,6 +17,7 @@
 
 struct session;
 struct json_t;
+struct metrics_snapshot;
 
 enum mail_type {
 	/* control -> leader */
@@ -41,10 +42,11 @@ struct mail {
 	struct session *session;
 	uint32_t index;
 	struct attnd_region region;
-	const char *command;  /* MAIL_ADMIN: "status", "caches", "sessions"...; lives for ever */
-	struct json_t *args;  /* MAIL_ADMIN: an object, the receiver's */
-	struct json_t *reply; /* MAIL_ADMIN_DONE: a new reference */
-	void *cookie;	      /* MAIL_ADMIN: comes back */
+	const char *command;		  /* MAIL_ADMIN: "status", "caches", "sessions"...; lives for ever */
+	struct json_t *args;		  /* MAIL_ADMIN: an object, the receiver's */
+	struct json_t *reply;		  /* MAIL_ADMIN_DONE: a new reference */
+	struct metrics_snapshot *metrics; /* MAIL_ADMIN_DONE of "metrics" and "stat": to be freed */
+	void *cookie;			  /* MAIL_ADMIN: comes back */
 	struct mail *next;
 };
 
