@@ -357,7 +357,7 @@ static int ask_daemon(const struct ctl *c, const char *command, char **words)
 
 static int run(const struct ctl *c, const char *command, char **words)
 {
-	enum { ask, stat, top, doctor } how;
+	enum { ask, stat, top, events, doctor } how;
 	static const struct {
 		const char *name;
 		int how;
@@ -382,7 +382,7 @@ static int run(const struct ctl *c, const char *command, char **words)
 		fprintf(stderr, "attnctl: %s takes no arguments\n", command);
 		return CTL_USAGE;
 	}
-	return how == stat ? ctl_stat(c) : how == top ? ctl_top(c) : ctl_doctor(c);
+	return how == stat ? ctl_stat(c) : how == top ? ctl_top(c) : how == events ? ctl_events(c) : ctl_doctor(c);
 }
 
 /* A number of an option; false: it is none, or less than `least`. */
@@ -413,6 +413,8 @@ static bool set_option(struct ctl *c, int option)
 		return c->text = true;
 	case 'o':
 		return c->once = true;
+	case 'f':
+		return c->follow = true;
 	case 'i':
 		return parse_number("interval", optarg, 0.1, &c->interval);
 	case 'S':

@@ -176,6 +176,7 @@ void cache_filled(struct cache *c, uint32_t id)
 	uint8_t key[ATTND_PEEK_KEY];
 	uint64_t hash;
 
+	watch_filled(c, id);
 	if (!c->peek || !c->peek->entries)
 		return;
 	ns_peek_key(c->ns, cache_block(c, id)->ns, c->peek_salt, key);
@@ -699,6 +700,7 @@ void cache_destroy(struct cache *c)
 	while (cache_evict(c))
 		;
 	watch_reason(c->pool, METRICS_REASON_room);
+	watch_cache_gone(c);
 	for (uint32_t i = 0; i < c->num_ext; i++) {
 		if (c->ext[i].slab == UINT32_MAX)
 			continue;

@@ -73,6 +73,7 @@ struct leader {
 	uint64_t pinned_bytes;
 	uint64_t pins_until; /* ns: no pin ends earlier */
 	struct watch watch;
+	struct publisher *publisher; /* of watch.events */
 };
 
 /* ---- intake.c ---- */

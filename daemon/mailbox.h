@@ -27,6 +27,7 @@ enum mail_type {
 	MAIL_SEGMENT_DEL, /* session, index: answered by MAIL_SEGMENT_DONE once no job uses it; region comes back */
 	MAIL_OWNER_GONE,  /* session: the owner of the engine that it made has ended */
 	MAIL_ADMIN,	  /* command: answered by MAIL_ADMIN_DONE with reply */
+	MAIL_EVENTS,	  /* somebody subscribes to KV events: look */
 	MAIL_STOP,	  /* drain: finish running jobs, then answer MAIL_STOPPED and return */
 	/* leader -> control */
 	MAIL_SESSION_FREED, /* session: nothing of the leader's refers to it any more */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "control.h"
+#include "events.h"
 #include "lead.h"
 #include "memory.h"
 
@@ -89,6 +90,7 @@ struct metrics_snapshot {
 		uint32_t id;
 		uint64_t bytes, page_bytes;
 	} nodes[TOPOLOGY_MAX_NODES];
+	struct events_counts events;
 	uint32_t num_sessions, num_ns, num_caches;
 	struct session_entry *session;
 	struct ns_entry_copy *ns;
@@ -245,6 +247,7 @@ struct metrics_snapshot *metrics_take(const struct leader *l, const char *comman
 	take_sessions(l, s, n);
 	take_ns(l, s, n);
 	take_caches(l, s, n);
+	events_count(l->watch.events, &s->events);
 	return s;
 }
 
@@ -360,6 +363,9 @@ static void engine_text(FILE *f, const struct metrics_snapshot *s)
 	family(f, "block_reuse_gap_seconds", "histogram",
 	       "How long a cached block was idle before it was held again");
 	histogram(f, "block_reuse_gap_seconds", NULL, &m->reuse, 1e3, 1e3);
+	single(f, "events_total", "counter", "Blocks that the KV events' publisher was told of", s->events.sent);
+	single(f, "events_dropped_total", "counter",
+	       "Blocks that it was not told of, its queue being full; the whole state followed", s->events.dropped);
 }
 
 static void pool_text(FILE *f, const struct metrics_snapshot *s)
@@ -565,7 +571,7 @@ static json_t *stat_json(const struct metrics_snapshot *s, const struct control 
 	double now = (double)loop_now(ctl->loop) / 1e9, up = (double)(loop_now(ctl->loop) - ctl->started_ns) / 1e9;
 
 	return json_pack("{s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-			 "s:o, s:o}",
+			 "s:o, s:o, s:{s:o, s:o}}",
 			 "time_s", now, "uptime_s", up, "threads", number(s->threads), "requests", ops_json(&s->m),
 			 "errors", errors_json(&s->m), "queued", number(s->queued), "running", number(s->running),
 			 "read_bytes", number(s->m.bytes_read), "decode_tokens", number(s->m.decode_tokens),
@@ -574,7 +580,8 @@ static json_t *stat_json(const struct metrics_snapshot *s, const struct control 
 			 number(c->sequences), "evictions", evictions_json(&s->m), "block_lifetime",
 			 histogram_json(&s->m.lifetime, 1e3, 1e3), "block_reuse_gap",
 			 histogram_json(&s->m.reuse, 1e3, 1e3), "pool", pool_json(s), "num_sessions",
-			 number(s->sessions), "sessions", sessions_json(s));
+			 number(s->sessions), "sessions", sessions_json(s), "events", "sent", number(s->events.sent),
+			 "dropped", number(s->events.dropped));
 }
 
 json_t *metrics_answer(struct metrics_snapshot *s, const struct control *ctl, const char *command)

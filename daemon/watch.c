@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Watching the engine (watch.h): counters, probes. */
+/* Watching the engine (watch.h): counters, events, probes. */
 #include "watch.h"
 
 #include <sys/sdt.h>
 
 #include "../shm/futex.h"
+#include "events.h"
 #include "lead.h"
 
 /* ---- Blocks ---- */
@@ -18,6 +19,14 @@ void watch_published(struct cache *c, uint32_t id)
 		cache_aux(c, id)->born_ms = c->pool->watch->now_ms;
 }
 
+void watch_filled(struct cache *c, uint32_t id)
+{
+	struct watch *w = c->pool->watch;
+
+	if (w && w->events)
+		events_stored(w->events, c, id);
+}
+
 void watch_evicted(struct cache *c, uint32_t id)
 {
 	const struct block_aux *a = cache_aux(c, id);
@@ -29,15 +38,24 @@ void watch_evicted(struct cache *c, uint32_t id)
 	w->metrics.evictions[w->why]++;
 	if (a->born_ms)
 		histogram_ms(&w->metrics.lifetime, w->now_ms - a->born_ms);
+	if (w->events)
+		events_removed(w->events, c, id);
+}
+
+void watch_cache_gone(const struct cache *c)
+{
+	if (c->pool->watch && c->pool->watch->events)
+		events_cache_gone(c->pool->watch->events, c);
 }
 
 /* ---- Requests ---- */
 
-void watch_round(struct watch *w, uint64_t now_ns)
+bool watch_round(struct watch *w, uint64_t now_ns)
 {
 	uint32_t ms = (uint32_t)(now_ns / 1000000);
 
 	w->now_ms = ms ? ms : 1; /* wraps after 49 days: differences stay right */
+	return w->events && events_round(w->events);
 }
 
 static uint64_t taken_at(const struct request *q)

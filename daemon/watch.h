@@ -3,8 +3,8 @@
  * Where the engine is watched: one line in the code that does something, all that follows here.
  *
  * In:   what the leader does: requests, blocks published, held, released and evicted.
- * Out:  counters (metrics.h), USDT probes (provider attnd).
- * Next: metrics.c; docs/probes.bt uses the probes.
+ * Out:  counters (metrics.h), KV events (events.h), USDT probes (provider attnd).
+ * Next: metrics.c, events.c; docs/probes.bt uses the probes.
  *
  * A pool that nobody watches (the tests of its parts) has no watch. One owner: the leader.
  */
@@ -15,13 +15,15 @@
 #include "metrics.h"
 
 struct answer;
+struct events;
 struct lead_session;
 struct plan;
 struct request;
 
 struct watch {
 	struct metrics metrics;
-	uint32_t now_ms; /* of the leader's round; never 0 */
+	struct events *events; /* NULL: none */
+	uint32_t now_ms;       /* of the leader's round; never 0 */
 	enum metrics_reason why;
 };
 
@@ -29,6 +31,10 @@ struct watch {
 
 /** A block is in the tree now. */
 void watch_published(struct cache *c, uint32_t id);
+/** A published block has become full. */
+void watch_filled(struct cache *c, uint32_t id);
+/** A cache and all its blocks have gone. */
+void watch_cache_gone(const struct cache *c);
 /** About to leave the tree; everything of it still stands. */
 void watch_evicted(struct cache *c, uint32_t id);
 
@@ -59,8 +65,8 @@ static inline enum metrics_reason watch_reason(const struct pool *p, enum metric
 
 /* ---- Requests: intake.c, submit.c, leader.c ---- */
 
-/** A round of the leader begins at this time. */
-void watch_round(struct watch *w, uint64_t now_ns);
+/** A round of the leader begins at this time. True: there is something to do in the next. */
+bool watch_round(struct watch *w, uint64_t now_ns);
 /** An entry was taken out of a session's ring. */
 void watch_submitted(const struct lead_session *ls, const struct attnd_sqe *sqe);
 /** The leader begins to work on it (again, if it had to wait). */

@@ -9,22 +9,23 @@
 #define ATTND_CLIENT_CTL_COMMANDS_H
 
 /* X(command, arguments, who does it, help). ask: the daemon answers. */
-#define CTL_COMMANDS(X)                                                                     \
-	X("status", "", ask, "the daemon, its memory and its work")                         \
-	X("sessions", "", ask, "the connected clients")                                     \
-	X("caches", "", ask, "the KV caches and what they hold")                            \
-	X("plan", "", ask, "the live plans in words: what is shared, how the work is cut")  \
-	X("pins", "", ask, "what is pinned, and until when")                                \
-	X("tree", "cache=NAME [blocks=N]", ask,                                             \
-	  "what is cached: its tokens, who shares and holds it, what goes next")            \
-	X("pin", "cache=NAME seconds=N tokens=1,2,3|text=TEXT", ask,                        \
-	  "keep a cached prefix; text is for models whose tokens are bytes")                \
-	X("unpin", "[pin=N] [cache=NAME]", ask, "let go of one, of a cache's, or of all")   \
-	X("evict", "cache=NAME blocks=N", ask, "free the blocks that would go next")        \
-	X("flush", "cache=NAME", ask, "free all that nobody holds")                         \
-	X("stat", "", stat, "rates, latencies, hit rate and pool since the daemon's start") \
-	X("top", "", top, "the same of the last second, live; q ends it")                   \
-	X("metrics", "", ask, "all counters, gauges and histograms as Prometheus text")     \
+#define CTL_COMMANDS(X)                                                                                  \
+	X("status", "", ask, "the daemon, its memory and its work")                                      \
+	X("sessions", "", ask, "the connected clients")                                                  \
+	X("caches", "", ask, "the KV caches and what they hold")                                         \
+	X("plan", "", ask, "the live plans in words: what is shared, how the work is cut")               \
+	X("pins", "", ask, "what is pinned, and until when")                                             \
+	X("tree", "cache=NAME [blocks=N]", ask,                                                          \
+	  "what is cached: its tokens, who shares and holds it, what goes next")                         \
+	X("pin", "cache=NAME seconds=N tokens=1,2,3|text=TEXT", ask,                                     \
+	  "keep a cached prefix; text is for models whose tokens are bytes")                             \
+	X("unpin", "[pin=N] [cache=NAME]", ask, "let go of one, of a cache's, or of all")                \
+	X("evict", "cache=NAME blocks=N", ask, "free the blocks that would go next")                     \
+	X("flush", "cache=NAME", ask, "free all that nobody holds")                                      \
+	X("stat", "", stat, "rates, latencies, hit rate and pool since the daemon's start")              \
+	X("top", "", top, "the same of the last second, live; q ends it")                                \
+	X("metrics", "", ask, "all counters, gauges and histograms as Prometheus text")                  \
+	X("events", "", events, "what is cached, and with --follow what comes and goes, block by block") \
 	X("doctor", "", doctor, "is this machine set up well? What is not comes with what to do about it")
 
 /* X(option, its letter, its argument or "", help) */
@@ -39,6 +40,7 @@
 	X("stream", 'S', "GB/S",                                                                                    \
 	  "top, stat: what this machine's memory can be read with; 0: unknown; not given: measured for a tenth of " \
 	  "a second")                                                                                               \
+	X("follow", 'f', "", "events: go on until interrupted")                                                     \
 	X("root", 'r', "DIR", "doctor: look at the machine whose /sys and /proc are under DIR")                     \
 	X("help", 'h', "", "this text")                                                                             \
 	X("version", 'v', "", "the version")

@@ -17,7 +17,7 @@ enum { CTL_ERROR = 1, CTL_USAGE = 2, CTL_NO_DAEMON = 3, CTL_DENIED = 4 };
 struct ctl {
 	const char *socket; /* NULL: look for it */
 	const char *root;   /* of /sys and /proc; "": this machine's */
-	bool json, text, once;
+	bool json, text, once, follow;
 	double interval; /* seconds */
 	double stream;	 /* GB/s; 0: unknown; negative: measure */
 };
@@ -40,6 +40,7 @@ double ctl_measure_stream(void);
 
 int ctl_top(const struct ctl *c);
 int ctl_stat(const struct ctl *c);
+int ctl_events(const struct ctl *c);
 int ctl_doctor(const struct ctl *c);
 
 #endif
