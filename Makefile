@@ -78,11 +78,15 @@ SHM_OBJS := $(call objs,shm)
 KERNELS_OBJS := $(call objs,kernels)
 DAEMON_OBJS := $(call objs,daemon,daemon/main.c)
 CLIENT_OBJS := $(call objs,client,client/attnctl.c)
+CTL_OBJS := $(O)/client/attnctl.o $(call objs,client/ctl)
 EXAMPLE_OBJS := $(call objs,client/examples)
 CFLAGS_client_examples_attention_attnd := -Iclient # as with the installed header
 
-DAEMON_LIBS := -luring -lnuma -lhugetlbfs -lsystemd -lsodium -linih -ljansson -lm
+# Debian 12 and 13 call it differently; asked when it is needed, since `make deps` may have to install it.
+MSGPACK = $(shell pkg-config --libs-only-l msgpack-c 2>/dev/null || echo -lmsgpackc)
+DAEMON_LIBS = -luring -lnuma -lhugetlbfs -lsystemd -lsodium -linih -ljansson -lmicrohttpd -lzmq $(MSGPACK) -lm
 CLIENT_LIBS := -lsodium
+CTL_LIBS = -ljansson -lzmq $(MSGPACK) -lncursesw -ltinfo -lm
 RUNNER_LIBS := -lsodium -lopenblas -ljansson -lm
 
 PROGRAMS := $(O)/attnd $(O)/attnctl $(O)/attnd-runner
@@ -133,9 +137,9 @@ $(O)/attnd: $(O)/daemon/main.o $(O)/libdaemon.a $(O)/flags
 	$(call say,LD,$@)
 	$(link) $(DAEMON_LIBS)
 
-$(O)/attnctl: $(O)/client/attnctl.o $(O)/libattnd.a $(O)/flags
+$(O)/attnctl: $(CTL_OBJS) $(O)/libattnd.a $(O)/flags
 	$(call say,LD,$@)
-	$(link) $(CLIENT_LIBS) -ljansson
+	$(link) $(CLIENT_LIBS) $(CTL_LIBS)
 
 $(O)/attnd-runner: $(EXAMPLE_OBJS) $(O)/libattnd.a $(O)/flags
 	$(call say,LD,$@)

@@ -16,217 +16,49 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
-#include <unistd.h>
 
-#define REPLY_MAX   (64 * 1024 * 1024)
-#define WAIT_S	    5
+#include "ctl/commands.h"
+#include "ctl/ctl.h"
+
 #define MAX_COLUMNS 64
 
-enum { EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_NO_DAEMON = 3, EXIT_DENIED = 4 };
+enum { HELP_COLUMN = 14, HELP_WIDTH = 96 };
+
+/* "  name args  help", the help wrapped in a column of its own. */
+static void print_entry(FILE *out, const char *before, const char *name, const char *args, const char *help)
+{
+	int n = fprintf(out, "  %s%s%s%s", before, name, *args ? " " : "", args);
+	const int width = HELP_WIDTH - HELP_COLUMN;
+
+	if (n > HELP_COLUMN - 2)
+		n = fprintf(out, "\n") - 1;
+	for (int k; *help; help += k + (help[k] == ' '), n = 0) {
+		k = (int)strlen(help);
+		if (k > width)
+			for (k = width; k > 1 && help[k] != ' '; k--)
+				;
+		fprintf(out, "%*s%.*s\n", HELP_COLUMN - n, "", k, help);
+	}
+}
 
 static void print_help(FILE *out)
 {
-	fputs("usage: attnctl [--socket PATH] [--json] [--text] COMMAND [NAME=VALUE...]\n"
-	      "\n"
-	      "  status      the daemon, its memory and its work\n"
-	      "  sessions    the connected clients\n"
-	      "  caches      the KV caches and what they hold\n"
-	      "  plan        the live plans in words: what is shared, how the work is cut\n"
-	      "  pins        what is pinned, and until when\n"
-	      "  tree cache=NAME [blocks=N]\n"
-	      "              what is cached: its tokens, who shares and holds it, what goes next\n"
-	      "  pin cache=NAME seconds=N tokens=1,2,3|text=TEXT\n"
-	      "              keep a cached prefix; text is for models whose tokens are bytes\n"
-	      "  unpin [pin=N] [cache=NAME]\n"
-	      "              let go of one, of a cache's, or of all\n"
-	      "  evict cache=NAME blocks=N\n"
-	      "              free the blocks that would go next\n"
-	      "  flush cache=NAME\n"
-	      "              free all that nobody holds\n"
-	      "\n"
+	fputs("usage: attnctl [OPTION...] COMMAND [NAME=VALUE...]\n\n", out);
+#define CTL_X(name, args, how, help) print_entry(out, "", name, args, help);
+	CTL_COMMANDS(CTL_X)
+#undef CTL_X
+	fputs("\n"
 	      "  A cache is named by cache=, and where that is not enough by realm= and fingerprint=. A pin\n"
 	      "  takes the namespace's tenant=, adapter= and salt=.\n"
-	      "\n"
-	      "  --socket PATH   the daemon's socket, or its administrators' (PATH.admin); without it:\n"
-	      "                  $ATTND_SOCKET, $XDG_RUNTIME_DIR/attnd.sock, /run/attnd/attnd.sock\n"
-	      "  --json          what the daemon answers, unchanged\n"
-	      "  --text          tree: tokens as bytes\n"
-	      "  --help, --version\n"
-	      "\n"
-	      "Exit codes: 0 done, 1 the daemon answered with an error, 2 wrong usage, 3 no daemon,\n"
-	      "4 permission denied.\n",
+	      "\n",
 	      out);
-}
-
-/* How to print. */
-struct how {
-	bool json, text;
-};
-
-/* ---- Asking ---- */
-
-static int connect_to(const char *path)
-{
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	struct timeval wait = {.tv_sec = WAIT_S};
-	int fd, r;
-
-	if (strlen(path) >= sizeof(address.sun_path))
-		return -ENAMETOOLONG;
-	memcpy(address.sun_path, path, strlen(path));
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return -errno;
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait));
-	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
-	if (connect(fd, (const struct sockaddr *)&address, sizeof(address))) {
-		r = -errno;
-		close(fd);
-		return r;
-	}
-	return fd;
-}
-
-/* The administrators' socket beside `path`, or `path` itself. */
-static int connect_beside(const char *path)
-{
-	char admin[sizeof(((struct sockaddr_un *)0)->sun_path) + 8];
-	int fd;
-
-	snprintf(admin, sizeof(admin), "%s.admin", path);
-	fd = connect_to(admin);
-	return fd == -ENOENT || fd == -ENAMETOOLONG ? connect_to(path) : fd;
-}
-
-/* The first place where there is a socket. ret_path: the last one tried. */
-static int connect_anywhere(const char *given, char *ret_path, size_t size)
-{
-	const char *env = getenv("ATTND_SOCKET"), *dir = getenv("XDG_RUNTIME_DIR");
-	int fd = -ENOENT;
-
-	if (!given && env && *env)
-		given = env;
-	if (given) {
-		snprintf(ret_path, size, "%s", given);
-		return connect_beside(given);
-	}
-	if (dir && *dir) {
-		snprintf(ret_path, size, "%s/attnd.sock", dir);
-		fd = connect_beside(ret_path);
-	}
-	if (fd == -ENOENT) {
-		snprintf(ret_path, size, "/run/attnd/attnd.sock");
-		fd = connect_beside(ret_path);
-	}
-	return fd;
-}
-
-static int complain(int error, const char *path)
-{
-	switch (error) {
-	case -EACCES:
-	case -EPERM:
-		fprintf(stderr,
-			"attnctl: permission denied at %s: the administrators' socket is for root and the daemon's "
-			"user\n",
-			path);
-		return EXIT_DENIED;
-	case -ENOENT:
-		fprintf(stderr, "attnctl: no daemon at %s\n", path);
-		return EXIT_NO_DAEMON;
-	case -ECONNREFUSED:
-		fprintf(stderr, "attnctl: no daemon at %s: the socket is what a killed one left\n", path);
-		return EXIT_NO_DAEMON;
-	case -ECONNRESET:
-	case -EPIPE:
-		fprintf(stderr, "attnctl: the daemon at %s has ended\n", path);
-		return EXIT_NO_DAEMON;
-	case -EPROTOTYPE:
-		fprintf(stderr, "attnctl: %s is the clients' socket, and there is no %s.admin\n", path, path);
-		return EXIT_NO_DAEMON;
-	case -EAGAIN:
-		fprintf(stderr, "attnctl: the daemon at %s does not answer\n", path);
-		return EXIT_ERROR;
-	default:
-		fprintf(stderr, "attnctl: %s: %s\n", path, strerror(-error));
-		return EXIT_ERROR;
-	}
-}
-
-/* All that comes until the end, or NULL with *ret_error. */
-static char *receive_all(int fd, size_t *ret_size, int *ret_error)
-{
-	char *text = NULL, *larger;
-	size_t size = 0, room = 0;
-	ssize_t n;
-
-	for (;;) {
-		if (size == room) {
-			room = room ? 2 * room : 65536;
-			larger = room <= REPLY_MAX ? realloc(text, room) : NULL;
-			if (!larger) {
-				*ret_error = -EMSGSIZE;
-				break;
-			}
-			text = larger;
-		}
-		n = recv(fd, text + size, room - size, 0);
-		if (n == 0) {
-			*ret_size = size;
-			return text;
-		}
-		if (n < 0 && errno != EINTR) {
-			*ret_error = -errno;
-			break;
-		}
-		size += n > 0 ? (size_t)n : 0;
-	}
-	free(text);
-	return NULL;
-}
-
-/* True if all went out. */
-static bool send_all(int fd, const char *text, size_t n)
-{
-	while (n) {
-		ssize_t k = send(fd, text, n, MSG_NOSIGNAL);
-
-		if (k < 0 && errno == EINTR)
-			continue;
-		if (k < 0)
-			return false;
-		text += k;
-		n -= (size_t)k;
-	}
-	return true;
-}
-
-static json_t *ask(int fd, const json_t *request, int *ret_error)
-{
-	char *line = json_dumps(request, JSON_COMPACT), *text;
-	size_t size = 0;
-	json_t *reply;
-
-	if (!line || !send_all(fd, line, strlen(line)) || !send_all(fd, "\n", 1)) {
-		*ret_error = line ? -errno : -ENOMEM;
-		free(line);
-		return NULL;
-	}
-	free(line);
-	text = receive_all(fd, &size, ret_error);
-	if (!text)
-		return NULL;
-	reply = json_loadb(text, size, 0, NULL);
-	free(text);
-	if (!json_is_object(reply)) {
-		json_decref(reply);
-		*ret_error = -EBADMSG;
-		return NULL;
-	}
-	return reply;
+#define CTL_X(name, letter, arg, help) print_entry(out, "--", name, arg, help);
+	CTL_OPTIONS(CTL_X)
+#undef CTL_X
+	fputs("\n"
+	      "Exit codes: 0 done, 1 the daemon answered with an error (doctor: something is wrong),\n"
+	      "2 wrong usage, 3 no daemon, 4 permission denied.\n",
+	      out);
 }
 
 /* ---- Printing ---- */
@@ -238,37 +70,15 @@ static bool ends_with(const char *text, const char *end)
 	return a >= b && strcmp(text + a - b, end) == 0;
 }
 
-static void format_bytes(double bytes, char *buf, size_t size)
-{
-	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-	int i = 0;
-
-	for (; bytes >= 1024 && i < 4; i++)
-		bytes /= 1024;
-	snprintf(buf, size, i ? "%.1f %s" : "%.0f %s", bytes, units[i]);
-}
-
-static void format_seconds(double seconds, char *buf, size_t size)
-{
-	uint64_t s = seconds > 0 && seconds < 1e15 ? (uint64_t)seconds : 0;
-
-	if (s < 60)
-		snprintf(buf, size, "%.1f s", seconds);
-	else if (s < 86400)
-		snprintf(buf, size, "%" PRIu64 ":%02" PRIu64 ":%02" PRIu64, s / 3600, s / 60 % 60, s % 60);
-	else
-		snprintf(buf, size, "%" PRIu64 " d %02" PRIu64 ":%02" PRIu64, s / 86400, s / 3600 % 24, s / 60 % 60);
-}
-
 /* A scalar by its name's ending: bytes and seconds in units that read well. */
 static void format_value(const char *key, const json_t *value, char *buf, size_t size)
 {
 	char *text;
 
 	if (json_is_number(value) && (ends_with(key, "bytes") || strncmp(key, "bytes_", 6) == 0))
-		format_bytes(json_number_value(value), buf, size);
+		ctl_format_bytes(json_number_value(value), buf, size);
 	else if (json_is_number(value) && ends_with(key, "_s"))
-		format_seconds(json_number_value(value), buf, size);
+		ctl_format_seconds(json_number_value(value), buf, size);
 	else if (json_is_integer(value))
 		snprintf(buf, size, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
 	else if (json_is_real(value))
@@ -510,88 +320,134 @@ static bool add_argument(json_t *request, char *word)
 	return !json_object_set_new(request, strcmp(word, "text") ? word : "tokens", item);
 }
 
-static int run(const char *socket_path, const char *command, const json_t *request, struct how how)
+static int print_answer(const struct ctl *c, const char *command, const json_t *reply)
 {
-	const char *error_text;
-	char path[256];
-	int fd = connect_anywhere(socket_path, path, sizeof(path)), error = 0;
-	json_t *reply;
+	const char *error = json_string_value(json_object_get(reply, "error"));
 
-	if (fd < 0)
-		return complain(fd, path);
-	reply = ask(fd, request, &error);
-	close(fd);
-	if (!reply)
-		return complain(error, path);
-	error_text = json_string_value(json_object_get(reply, "error"));
-	if (how.json) {
+	if (c->json) {
 		json_dumpf(reply, stdout, JSON_INDENT(2));
 		putchar('\n');
-	} else if (error_text) {
-		fprintf(stderr, "attnctl: %s\n", error_text);
+	} else if (error) {
+		fprintf(stderr, "attnctl: %s\n", error);
 	} else {
-		print_reply(reply, command, how.text);
+		print_reply(reply, command, c->text);
 	}
-	error = error_text ? EXIT_ERROR : EXIT_SUCCESS;
-	json_decref(reply);
-	return fflush(stdout) ? EXIT_ERROR : error;
+	return fflush(stdout) || error ? CTL_ERROR : EXIT_SUCCESS;
 }
 
-static int command_line(const char *path, const char *command, char **words, struct how how)
+static int ask_daemon(const struct ctl *c, const char *command, char **words)
 {
-	json_t *request = json_pack("{s:s}", "command", command);
+	json_t *request = json_pack("{s:s}", "command", command), *reply = NULL;
 	int r = EXIT_SUCCESS;
 
 	for (; request && *words && r == EXIT_SUCCESS; words++) {
 		if (add_argument(request, *words))
 			continue;
 		fprintf(stderr, "attnctl: \"%s\" is not NAME=VALUE, or its value is none of that kind\n", *words);
-		r = EXIT_USAGE;
+		r = CTL_USAGE;
 	}
 	if (r == EXIT_SUCCESS)
-		r = run(path, command, request, how);
+		reply = ctl_ask(c, request, &r);
+	if (reply)
+		r = print_answer(c, command, reply);
 	json_decref(request);
+	json_decref(reply);
 	return r;
+}
+
+static int run(const struct ctl *c, const char *command, char **words)
+{
+	enum { ask, stat, top, events, doctor } how;
+	static const struct {
+		const char *name;
+		int how;
+	} commands[] = {
+#define CTL_X(name, args, how, help) {name, how},
+		CTL_COMMANDS(CTL_X)
+#undef CTL_X
+	};
+	size_t i;
+
+	for (i = 0; i < sizeof(commands) / sizeof(commands[0]) && strcmp(commands[i].name, command); i++)
+		;
+	if (i == sizeof(commands) / sizeof(commands[0])) {
+		fprintf(stderr, "attnctl: \"%s\" is no command\n", command);
+		print_help(stderr);
+		return CTL_USAGE;
+	}
+	how = commands[i].how;
+	if (how == ask)
+		return ask_daemon(c, commands[i].name, words);
+	if (*words) {
+		fprintf(stderr, "attnctl: %s takes no arguments\n", command);
+		return CTL_USAGE;
+	}
+	return how == stat ? ctl_stat(c) : how == top ? ctl_top(c) : how == events ? ctl_events(c) : ctl_doctor(c);
+}
+
+/* A number of an option; false: it is none, or less than `least`. */
+static bool parse_number(const char *option, const char *text, double least, double *ret)
+{
+	char *end;
+
+	*ret = strtod(text, &end);
+	if (end != text && !*end && *ret >= least && *ret < 1e9)
+		return true;
+	fprintf(stderr, "attnctl: --%s: \"%s\" is not a number of at least %g\n", option, text, least);
+	return false;
+}
+
+/* False: it is wrong. */
+static bool set_option(struct ctl *c, int option)
+{
+	switch (option) {
+	case 's':
+		c->socket = optarg;
+		return true;
+	case 'r':
+		c->root = optarg;
+		return true;
+	case 'j':
+		return c->json = true;
+	case 't':
+		return c->text = true;
+	case 'o':
+		return c->once = true;
+	case 'f':
+		return c->follow = true;
+	case 'i':
+		return parse_number("interval", optarg, 0.1, &c->interval);
+	case 'S':
+		return parse_number("stream", optarg, 0, &c->stream);
+	default:
+		return false;
+	}
 }
 
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{"socket", required_argument, NULL, 's'}, {"json", no_argument, NULL, 'j'},
-		{"text", no_argument, NULL, 't'},	  {"help", no_argument, NULL, 'h'},
-		{"version", no_argument, NULL, 'v'},	  {0}};
-	static const char *const commands[] = {"status", "sessions", "caches", "plan",	"pins",
-					       "tree",	 "pin",	     "unpin",  "flush", "evict"};
-	const char *path = NULL;
-	struct how how = {0};
+#define CTL_X(name, letter, arg, help) {name, sizeof(arg) > 1 ? required_argument : no_argument, NULL, letter},
+		CTL_OPTIONS(CTL_X)
+#undef CTL_X
+			{0}};
+	struct ctl c = {.root = "", .interval = 1, .stream = -1};
 	int option;
 
 	while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-		switch (option) {
-		case 's':
-			path = optarg;
-			break;
-		case 'j':
-			how.json = true;
-			break;
-		case 't':
-			how.text = true;
-			break;
-		case 'h':
+		if (option == 'h') {
 			print_help(stdout);
 			return EXIT_SUCCESS;
-		case 'v':
+		}
+		if (option == 'v') {
 			puts("attnctl " ATTND_VERSION);
 			return EXIT_SUCCESS;
-		default:
-			return EXIT_USAGE;
 		}
+		if (!set_option(&c, option))
+			return CTL_USAGE;
 	}
-	for (size_t i = 0; argc > optind && i < sizeof(commands) / sizeof(commands[0]); i++)
-		if (strcmp(commands[i], argv[optind]) == 0)
-			return command_line(path, commands[i], argv + optind + 1, how);
 	if (argc > optind)
-		fprintf(stderr, "attnctl: \"%s\" is no command\n", argv[optind]);
+		return run(&c, argv[optind], argv + optind + 1);
 	print_help(stderr);
-	return EXIT_USAGE;
+	return CTL_USAGE;
 }

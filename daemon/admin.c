@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "metrics.h"
 #include "status.h"
 
 #define STEP_NS		UINT64_C(2000000000)
@@ -25,8 +26,8 @@
 #define REQUEST_MIN	256
 #define REQUEST_MAX	(1 << 20) /* a long prompt's tokens as text */
 
-static const char *const commands[] = {"status", "sessions", "caches", "plan",	"pins",
-				       "tree",	 "pin",	     "unpin",  "flush", "evict"};
+static const char *const commands[] = {"status", "sessions", "caches", "plan",	"pins",	   "tree",
+				       "pin",	 "unpin",    "flush",  "evict", "metrics", "stat"};
 
 struct connection {
 	struct admin *admin;
@@ -152,9 +153,11 @@ void admin_mail(struct admin *a, const struct mail *letter)
 	a->num_calls--;
 	if (c) {
 		c->call = NULL;
-		answer(c, status_merge(a->control, call->command, letter->reply));
+		answer(c, letter->metrics ? metrics_answer(letter->metrics, a->control, call->command)
+					  : status_merge(a->control, call->command, letter->reply));
 	} else {
 		json_decref(letter->reply);
+		free(letter->metrics);
 	}
 	free(call);
 }
@@ -244,9 +247,10 @@ static void ask(struct connection *c, size_t length)
 	command = find_command(request);
 	if (!command) {
 		json_decref(request);
-		answer_error(
-			c, -EINVAL,
-			"unknown command: status, sessions, caches, plan, pins, tree, pin, unpin, flush or evict");
+		answer_error(c, -EINVAL,
+			     "unknown command: status, sessions, caches, plan, pins, tree, pin, unpin, flush, evict, "
+			     "metrics or "
+			     "stat");
 		return;
 	}
 	/* Nothing more is read. */

@@ -9,6 +9,7 @@
 
 #include "ns.h"
 #include "realm.h"
+#include "watch.h"
 
 #define NONE ATTND_BLOCK_NONE
 
@@ -75,6 +76,7 @@ static void hold_up(struct cache *c, uint32_t id)
 
 		c->evictable--;
 		cache_ext(c, id)->held++;
+		watch_held(c, a);
 		if (!a->kids)
 			lru_remove(c, id);
 		if (parent == NONE || cache_aux(c, parent)->held_kids++ || cache_aux(c, parent)->refs)
@@ -92,6 +94,7 @@ static void release_up(struct cache *c, uint32_t id)
 		c->evictable++;
 		cache_ext(c, id)->held--;
 		a->last_use = c->clock;
+		watch_released(c, a);
 		if (!a->kids)
 			lru_insert(c, id);
 		if (parent == NONE || --cache_aux(c, parent)->held_kids || cache_aux(c, parent)->refs)
@@ -175,6 +178,7 @@ void cache_filled(struct cache *c, uint32_t id)
 	uint8_t key[ATTND_PEEK_KEY];
 	uint64_t hash;
 
+	watch_filled(c, id);
 	if (!c->peek || !c->peek->entries)
 		return;
 	ns_peek_key(c->ns, cache_block(c, id)->ns, c->peek_salt, key);
@@ -217,6 +221,7 @@ void cache_publish(struct cache *c, struct account *account, uint32_t id, uint32
 	/* B2: all fields first, then count. */
 	atomic_store_explicit(&b->count, (uint16_t)count, memory_order_release);
 	attnd_index_insert(&c->index, id);
+	watch_published(c, id);
 	if (count == c->block_size)
 		cache_filled(c, id);
 }
@@ -248,6 +253,7 @@ static void unpublish(struct cache *c, uint32_t id)
 	struct block_aux *a = cache_aux(c, id);
 	uint32_t parent = b->parent;
 
+	watch_evicted(c, id);
 	if (a->peek)
 		__builtin_prefetch((const void *)attnd_peek_bucket(c->peek, a->peek, 0), 1);
 	/* B3: recycling is count = 0, unlink, generation + 1, reuse. */
@@ -412,10 +418,12 @@ static void give_slab(struct cache *c, uint32_t ext)
 {
 	struct block_extent *e = &c->ext[ext];
 	uint32_t lo = ext * c->blocks_per_slab, hi = lo + c->blocks_per_slab;
+	enum metrics_reason why = watch_reason(c->pool, METRICS_REASON_slab);
 
 	for (uint32_t id = lo; id < hi; id++)
 		if (cache_aux(c, id)->state == BLOCK_PUBLIC)
 			evict_subtree(c, id);
+	watch_reason(c->pool, why);
 	for (uint32_t *p = &c->free_head; *p != NONE;) {
 		uint32_t id = *p;
 
@@ -728,8 +736,11 @@ void cache_destroy(struct cache *c)
 	if (!c)
 		return;
 	atomic_store_explicit(&c->pool->meta->caches[c->id].used, 0, memory_order_release);
+	watch_reason(c->pool, METRICS_REASON_dropped);
 	while (cache_evict(c))
 		;
+	watch_reason(c->pool, METRICS_REASON_room);
+	watch_cache_gone(c);
 	for (uint32_t i = 0; i < c->num_ext; i++) {
 		if (c->ext[i].slab == UINT32_MAX)
 			continue;

@@ -39,7 +39,8 @@ struct block_aux {
 	uint32_t chain;	     /* child index */
 	uint32_t prev, next; /* LRU list; free list by next */
 	uint32_t first_kid, kid_prev, kid_next;
-	uint16_t fill; /* slots [count, fill) hold private tokens of the owner, or of several if frozen */
+	uint32_t born_ms, idle_ms; /* watch.c's: when it was published, and last released; 0: not yet */
+	uint16_t fill;		   /* slots [count, fill) hold private tokens of the owner, or of several if frozen */
 	uint8_t state;
 	bool frozen; /* several sequences hold private slots: nobody writes in place */
 };

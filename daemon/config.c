@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "../kernels/cpu.h"
+#include "http.h"
 #include "log.h"
 #include "memory.h"
 #include "peer.h"
@@ -490,8 +491,13 @@ static int resolve(struct loader *l, char *const env[])
 	const char *dir = geteuid() == 0 ? NULL : get_env(env, "XDG_RUNTIME_DIR");
 
 	if (default_path(l, &cfg->socket, dir && *dir ? dir : "/run/attnd", "/attnd.sock") ||
-	    default_path(l, &cfg->admin_socket, cfg->socket, ".admin"))
+	    default_path(l, &cfg->admin_socket, cfg->socket, ".admin") ||
+	    default_path(l, &cfg->events_socket, cfg->private_fd < 0 ? cfg->socket : "none",
+			 cfg->private_fd < 0 ? ".events" : ""))
 		return l->status;
+	if (cfg->source[CONFIG_KEY_events_socket] == CONFIG_FROM_DEFAULT &&
+	    strlen(cfg->events_socket) >= sizeof(((struct sockaddr_un *)0)->sun_path) - sizeof(".admin.replay"))
+		strcpy(cfg->events_socket, "none"); /* no room for its names */
 	if (cfg->pool_size == 0)
 		cfg->pool_size = memory_default_pool();
 	if (cfg->max_sessions_per_uid == 0)
@@ -559,6 +565,7 @@ static int check_path(struct loader *l, int key, const char *path)
 static int check(struct loader *l)
 {
 	struct config *cfg = l->cfg;
+	struct sockaddr_storage address;
 	char at[320];
 
 	if (check_path(l, CONFIG_KEY_socket, cfg->socket) ||
@@ -580,6 +587,13 @@ static int check(struct loader *l)
 		return conflict(l, CONFIG_KEY_max_sessions_per_uid, "is more than", CONFIG_KEY_max_sessions);
 	if (cfg->max_segment_mb * MIB > cfg->arena_max)
 		return conflict(l, CONFIG_KEY_max_segment_mb, "is more than", CONFIG_KEY_arena_max);
+	if (strcmp(cfg->events_socket, "none") && check_path(l, CONFIG_KEY_events_socket, cfg->events_socket))
+		return l->status;
+	if (cfg->events_queue & (cfg->events_queue - 1))
+		return fail(l, "%s: not a power of two", origin(l, CONFIG_KEY_events_queue, at));
+	if (*cfg->metrics_listen && http_address(cfg->metrics_listen, &address))
+		return fail(l, "%s: not a loopback address and a port, such as 127.0.0.1:9464",
+			    origin(l, CONFIG_KEY_metrics_listen, at));
 	return check_names(l);
 }
 

@@ -67,7 +67,15 @@ enum config_event_loop { CONFIG_LOOP_AUTO, CONFIG_LOOP_URING, CONFIG_LOOP_EPOLL 
 	  "MiB of one registered segment; 0: as much as arena-max")                                                 \
 	X(limits, "drain-on-term", BOOL, drain_on_term, "true", 0, 1, RELOAD, "let running jobs finish at SIGTERM") \
 	X(limits, "drain-timeout", U32, drain_timeout, "10", 1, 3600, RELOAD, "seconds that this may take")         \
-	X(log, "log-level", LEVEL, log_level, "info", 0, 0, RELOAD, "err, warn, info or debug")
+	X(log, "log-level", LEVEL, log_level, "info", 0, 0, RELOAD, "err, warn, info or debug")                     \
+	X(metrics, "metrics-listen", STRING, metrics_listen, "", 0, 0, START,                                       \
+	  "loopback address and port (127.0.0.1:9464) that serves /metrics over HTTP; empty: none")                 \
+	X(metrics, "metrics-series", U32, metrics_series, "64", 0, 1024, START,                                     \
+	  "sessions, namespaces and caches told of one by one; the others are summed")                              \
+	X(events, "events-socket", STRING, events_socket, "", 0, 0, START,                                          \
+	  "ZeroMQ socket of the KV events; empty: the listening socket's path + .events; none: no events")          \
+	X(events, "events-queue", SIZE, events_queue, "4M", 65536, 1 << 30, START,                                  \
+	  "bytes of changes that may wait to be told, a power of two")
 
 enum {
 #define CONFIG_X(section, key, type, member, ...) CONFIG_KEY_##member,
@@ -111,6 +119,10 @@ struct config {
 	bool drain_on_term;
 	uint32_t drain_timeout; /* seconds */
 	uint32_t log_level;	/* enum log_level */
+	char *metrics_listen;	/* "": no HTTP */
+	char *events_socket;	/* path, or "none" */
+	uint64_t events_queue;
+	uint32_t metrics_series; /* sessions, namespaces and caches listed one by one */
 
 	/* of the command line */
 	char *config_file;

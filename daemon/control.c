@@ -18,6 +18,7 @@
 #include "../shm/futex.h"
 #include "admin.h"
 #include "clients.h"
+#include "http.h"
 #include "log.h"
 
 #define MS	  UINT64_C(1000000) /* in nanoseconds */
@@ -198,6 +199,8 @@ static void on_mail(void *arg, uint32_t events)
 		if (letter.type == MAIL_STOPPED) {
 			c->stopped = true;
 			stop_now(c);
+		} else if (letter.type == MAIL_ADMIN_DONE && http_mail(c->http, &letter)) {
+			continue;
 		} else if (letter.type == MAIL_ADMIN_DONE) {
 			admin_mail(c->admin, &letter);
 		} else if (letter.type == MAIL_BEAT_DONE) {
@@ -337,6 +340,9 @@ int control_start(struct control *c, struct leader *leader, const struct listene
 		log_err("cannot watch the listening sockets: %s", strerror(-r));
 		return r;
 	}
+	r = http_create(c, &c->http);
+	if (r)
+		return r;
 	if (c->beat_ns)
 		on_heart(c, 0);
 	sd_notify(0, "READY=1");
@@ -359,6 +365,7 @@ void control_destroy(struct control *c)
 		return;
 	if (c->mail)
 		on_mail(c, 0); /* what the leader still said */
+	http_destroy(c->http);
 	clients_destroy(c);
 	helpers_destroy(c->helpers);
 	admin_destroy(c->admin);

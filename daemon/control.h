@@ -18,6 +18,7 @@
 #include "tenant.h"
 
 struct admin;
+struct http;
 struct client;
 
 /* What the files of the control thread share; all of it is that thread's. */
@@ -30,6 +31,7 @@ struct control {
 	struct leader *leader;
 	struct helpers *helpers;
 	struct admin *admin;
+	struct http *http; /* NULL: not configured */
 	uint64_t instance, started_ns;
 
 	struct client *clients; /* from accept() until nothing refers to them */

@@ -30,6 +30,7 @@ int engine_create(struct engine_table *t, const uint8_t *id, const struct engine
 	}
 	e->cap_ns = 4;
 	e->num_ns = 1;
+	e->ns_table = t->ns;
 	if (id) {
 		memcpy(e->id, id, sizeof(e->id));
 		e->named = true;

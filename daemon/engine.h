@@ -71,6 +71,7 @@ struct engine {
 	uint32_t sessions;
 	struct engine_cache caches[ATTND_MAX_CACHES];
 	uint32_t num_caches;
+	struct ns_table *ns_table;
 	uint32_t *ns; /* handle -> namespace id; handle 0 is id 0 */
 	uint32_t num_ns, cap_ns;
 	struct seq **buckets;

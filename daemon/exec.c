@@ -351,6 +351,16 @@ static void open_chunk(const struct job *j, const struct attend_item *it, struct
 		rows[t].partial = at + t * bytes;
 }
 
+/* K and V of these keys, of the item's heads. */
+static void count_read(struct job *j, const struct attend_item *it, uint64_t keys)
+{
+	const struct cache *c = j->plan->cache;
+	const struct cache_node *n = &c->nodes[it->node];
+
+	atomic_fetch_add_explicit(&j->bytes_read, keys * it->heads * n->fmt.layer_bytes / c->block_size / n->heads,
+				  memory_order_relaxed);
+}
+
 static void run_attend(struct job *j, const struct attend_item *it, const struct attend_list *l, struct member *m)
 {
 	struct member_memory *mem = member_memory(m);
@@ -360,6 +370,7 @@ static void run_attend(struct job *j, const struct attend_item *it, const struct
 	struct attnd_qrow *rows;
 	struct walk w;
 	struct fold f;
+	uint64_t keys = 0;
 	bool more;
 
 	if (!reserve(j, it, mem)) {
@@ -390,7 +401,9 @@ static void run_attend(struct job *j, const struct attend_item *it, const struct
 		}
 		more = next_segment(&w, next);
 		call_attend(&w, now, more ? next : NULL, (char *)mem->scratch + rows_bytes);
+		keys += now->end - now->begin;
 	}
+	count_read(j, it, keys);
 	if (chunk == UINT32_MAX) /* nothing visible at all */
 		open_chunk(j, it, &f, rows);
 	else
@@ -488,6 +501,7 @@ int exec_prepare(struct job *j, uint32_t threads)
 	for (uint32_t i = 0; i < p->cache->pool->num_nodes; i++)
 		j->bases[i] = p->cache->pool->nodes[i].base;
 	atomic_store_explicit(&j->error, 0, memory_order_relaxed);
+	atomic_store_explicit(&j->bytes_read, 0, memory_order_relaxed);
 	atomic_store_explicit(&j->team.cancelled, false, memory_order_relaxed);
 	return 0;
 }

@@ -48,8 +48,9 @@ struct job {
 	const char *q, *k, *v;
 	char *out;
 	float *lse;
-	_Atomic int error; /* -ENOMEM of a member; 0 */
-	bool exports;	   /* it is an EXPORT: `export` and `team` are all there is of it */
+	_Atomic int error;	     /* -ENOMEM of a member; 0 */
+	_Atomic uint64_t bytes_read; /* of the pool */
+	bool exports;		     /* it is an EXPORT: `export` and `team` are all there is of it */
 	struct export export;
 };
 

@@ -398,6 +398,7 @@ static struct answer make_plan(struct lead_session *ls, const struct attnd_sqe *
 		realm_count(ls->realm, taken_tokens, p->rows[i].cached);
 	}
 	realm_count(ls->realm, plans, 1);
+	watch_planned(p->cache->pool->watch, ls, p);
 	return ANSWER_VALUE(refused);
 }
 
@@ -624,6 +625,7 @@ static void admit(struct leader *l, struct lead_session *ls, const struct attnd_
 {
 	struct answer a = check_header(sqe);
 
+	watch_submitted(ls, sqe);
 	ls->unanswered++;
 	if (!a.res && sqe->opcode == ATTND_OP_CANCEL)
 		a = cancel(ls, sqe->cancel.target, -ECANCELED);
@@ -670,6 +672,7 @@ uint32_t intake_run(struct leader *l, struct lead_session *ls)
 		if (!q->give_up && l->now > q->deadline_ns)
 			q->give_up = -ETIMEDOUT;
 		ls->job_request = *q;
+		watch_started(ls, q);
 		if (q->give_up)
 			a.res = q->give_up;
 		else
@@ -681,8 +684,10 @@ uint32_t intake_run(struct leader *l, struct lead_session *ls)
 		ls->queue_num--;
 		done++;
 		ls->running = started;
-		if (!started && a.res != -EALREADY)
-			reply_put(ls, ls->job_request.sqe.user_data, &a);
+		if (started || a.res == -EALREADY)
+			continue;
+		watch_done(&l->watch, ls, &ls->job_request, &a);
+		reply_put(ls, ls->job_request.sqe.user_data, &a);
 	}
 	return done;
 }

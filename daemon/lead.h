@@ -13,6 +13,7 @@
 #include "ns.h"
 #include "realm.h"
 #include "session.h"
+#include "watch.h"
 
 /* A request that was taken and has not been answered. */
 struct request {
@@ -46,6 +47,7 @@ struct lead_session {
 	bool bad;		/* broke the protocol; control has been told */
 	uint32_t drop_segments; /* bits: MAIL_SEGMENT_DEL waits for the running job */
 	uint64_t jobs, errors;
+	struct metrics_use use;
 };
 
 struct leader {
@@ -73,6 +75,8 @@ struct leader {
 	uint32_t num_pins, num_chores, last_pin;
 	uint64_t pinned_bytes;
 	uint64_t pins_until; /* ns: no pin ends earlier */
+	struct watch watch;
+	struct publisher *publisher; /* of watch.events */
 };
 
 /* ---- intake.c ---- */

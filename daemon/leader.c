@@ -21,8 +21,10 @@
 #include "../kernels/cpu.h"
 #include "../shm/futex.h"
 #include "collapse.h"
+#include "events.h"
 #include "lead.h"
 #include "log.h"
+#include "publish.h"
 
 enum { CLOSE_SLICE = 64, COPY_KEEP = 4 << 20, PARK_EVENTS = 64, BLOCKED_MS = 1 };
 
@@ -205,6 +207,7 @@ static void read_mail(struct leader *l, const struct mail *m)
 			mailbox_send(l->control, &(struct mail){.type = MAIL_ADMIN_DONE,
 								.cookie = m->cookie,
 								.command = m->command,
+								.metrics = metrics_take(l, m->command),
 								.reply = report_make(l, m->command)});
 		json_decref(m->args);
 		break;
@@ -232,6 +235,7 @@ static void finish_job(struct leader *l, struct lead_session *ls)
 	team_retire(&l->team, &ls->job.team);
 	ls->running = false;
 	a = submit_done(ls);
+	watch_done(&l->watch, ls, &ls->job_request, &a);
 	if (!ls->ending)
 		reply_put(ls, ls->job_request.sqe.user_data, &a);
 	for (uint32_t i = 0; ls->drop_segments; i++)
@@ -292,6 +296,7 @@ static bool look_around(struct leader *l)
 	bool did = false;
 
 	l->now = attnd_now_ns();
+	did = watch_round(&l->watch, l->now);
 	manage_expire(l);
 	while (atomic_load_explicit(&l->inbox.waiting, memory_order_acquire) && mailbox_take(&l->inbox, &m)) {
 		read_mail(l, &m);
@@ -492,6 +497,11 @@ int leader_start(const struct config *cfg, uint64_t instance, struct mailbox *to
 	if (!r)
 		r = team_init(&l->team, &l->topology, cfg->threads ? cfg->threads : topology_cpus(&l->topology),
 			      cfg->pin, cfg->spin_us, l->team_fd);
+	l->pool.watch = &l->watch;
+	if (!r && strcmp(cfg->events_socket, "none"))
+		r = events_create(&l->pool, cfg->events_queue, &l->watch.events);
+	if (!r && l->watch.events)
+		r = publisher_start(cfg, l->watch.events, &l->inbox, &l->publisher);
 	l->team.poll = poll_rings;
 	l->team.poll_ctx = l;
 	if (!r)
@@ -540,6 +550,9 @@ void leader_destroy(struct leader *l)
 			;
 	}
 	manage_end(l);
+	publisher_stop(l->publisher);
+	l->pool.watch = NULL;
+	events_destroy(l->watch.events);
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++)
 		cache_destroy(l->pool.caches[i]);
 	pool_destroy(&l->pool);

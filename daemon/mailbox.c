@@ -36,6 +36,7 @@ void mailbox_destroy(struct mailbox *m)
 	while (mailbox_take(m, &letter)) {
 		json_decref(letter.args);
 		json_decref(letter.reply);
+		free(letter.metrics);
 	}
 	pthread_mutex_destroy(&m->lock);
 	close(m->fd);

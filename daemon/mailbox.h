@@ -18,6 +18,7 @@
 
 struct session;
 struct json_t;
+struct metrics_snapshot;
 
 enum mail_type {
 	/* control -> leader */
@@ -27,6 +28,7 @@ enum mail_type {
 	MAIL_SEGMENT_DEL, /* session, index: answered by MAIL_SEGMENT_DONE once no job uses it; region comes back */
 	MAIL_OWNER_GONE,  /* session: the owner of the engine that it made has ended */
 	MAIL_ADMIN,	  /* command: answered by MAIL_ADMIN_DONE with reply */
+	MAIL_EVENTS,	  /* somebody subscribes to KV events: look */
 	MAIL_STOP,	  /* drain: finish running jobs, then answer MAIL_STOPPED and return */
 	MAIL_BEAT,	  /* answered by MAIL_BEAT_DONE */
 	/* leader -> control */
@@ -44,11 +46,12 @@ struct mail {
 	struct session *session;
 	uint32_t index;
 	struct attnd_region region;
-	const char *command;  /* MAIL_ADMIN: "status", "caches", "sessions"...; lives for ever */
-	struct json_t *args;  /* MAIL_ADMIN: an object, the receiver's */
-	struct json_t *reply; /* MAIL_ADMIN_DONE: a new reference */
-	void *cookie;	      /* MAIL_ADMIN: comes back */
-	struct beat beat;     /* MAIL_BEAT_DONE */
+	const char *command;		  /* MAIL_ADMIN: "status", "caches", "sessions"...; lives for ever */
+	struct json_t *args;		  /* MAIL_ADMIN: an object, the receiver's */
+	struct json_t *reply;		  /* MAIL_ADMIN_DONE: a new reference */
+	struct metrics_snapshot *metrics; /* MAIL_ADMIN_DONE of "metrics" and "stat": to be freed */
+	void *cookie;			  /* MAIL_ADMIN: comes back */
+	struct beat beat;		  /* MAIL_BEAT_DONE */
 	struct mail *next;
 };
 

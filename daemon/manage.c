@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "lead.h"
+#include "watch.h"
 
 enum {
 	EVICT_SLICE = 128,
@@ -329,13 +330,16 @@ static bool tree_slice(const struct leader *l, struct chore *o)
 /* True when it is done. */
 static bool evict_slice(struct chore *o)
 {
-	for (int i = 0; i < EVICT_SLICE; i++) {
-		if (!o->left || !cache_evict(o->cache))
-			return true;
-		o->left--;
-		o->done++;
+	enum metrics_reason why = watch_reason(o->cache->pool, METRICS_REASON_admin);
+	bool gone = true;
+
+	for (int i = 0; i < EVICT_SLICE && gone; i++) {
+		gone = o->left && cache_evict(o->cache);
+		o->left -= gone;
+		o->done += gone;
 	}
-	return false;
+	watch_reason(o->cache->pool, why);
+	return !gone;
 }
 
 static bool match_slice(struct chore *o)

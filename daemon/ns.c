@@ -26,6 +26,8 @@ int ns_init(struct ns_table *t)
 
 void ns_destroy(struct ns_table *t)
 {
+	for (uint32_t i = 0; t->entries && i < t->num; i++)
+		free(t->entries[i].fields);
 	free(t->entries);
 	t->entries = NULL;
 }
@@ -97,6 +99,7 @@ int ns_get(struct ns_table *t, const void *fields, size_t bytes, uint32_t *ret_i
 {
 	uint8_t d[32];
 	uint32_t *b, id;
+	unsigned char *copy;
 	int n, r = digest(fields, bytes, d, &n);
 
 	if (r)
@@ -113,14 +116,19 @@ int ns_get(struct ns_table *t, const void *fields, size_t bytes, uint32_t *ret_i
 			return 0;
 		}
 	}
+	copy = malloc(bytes);
+	if (!copy || (t->free == UINT32_MAX && t->num == t->cap && grow(t))) {
+		free(copy);
+		return -ENOMEM;
+	}
+	memcpy(copy, fields, bytes);
 	if (t->free != UINT32_MAX) {
 		id = t->free;
 		t->free = t->entries[id].next;
 	} else {
-		if (t->num == t->cap && grow(t))
-			return -ENOMEM;
 		id = t->num++;
 	}
+	t->entries[id] = (struct ns_entry){.bytes = (uint32_t)bytes, .fields = copy};
 	memcpy(t->entries[id].digest, d, 32);
 	randombytes_buf(t->entries[id].peek_key, sizeof(t->entries[id].peek_key));
 	t->entries[id].refs = 1;
@@ -150,6 +158,24 @@ void ns_unref(struct ns_table *t, uint32_t id)
 	for (p = bucket(t, t->entries[id].digest); *p != id; p = &t->entries[*p].next)
 		;
 	*p = t->entries[id].next;
+	free(t->entries[id].fields);
+	t->entries[id].fields = NULL;
 	t->entries[id].next = t->free;
 	t->free = id;
+}
+
+void ns_entry_field(const struct ns_entry *e, uint16_t tag, const char **ret, uint32_t *ret_bytes)
+{
+	struct attnd_wire_ns_field f;
+
+	*ret = "";
+	*ret_bytes = 0;
+	for (uint32_t i = 0; i < e->bytes; i += (uint32_t)sizeof(f) + ((f.bytes + 3u) & ~3u)) {
+		memcpy(&f, e->fields + i, sizeof(f));
+		if (f.tag == tag) {
+			*ret = (const char *)e->fields + i + sizeof(f);
+			*ret_bytes = f.bytes;
+			return;
+		}
+	}
 }

@@ -16,11 +16,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "metrics.h"
+
 struct ns_entry {
 	uint8_t digest[32];
 	uint8_t peek_key[16]; /* random, its own for as long as it lives */
 	uint32_t refs;	      /* 0: free */
-	uint32_t next;	      /* bucket chain, or free list */
+	uint32_t bytes;
+	unsigned char *fields; /* as they came; NULL: none */
+	struct metrics_use use;
+	uint32_t next; /* bucket chain, or free list */
 };
 
 struct ns_table {
@@ -40,6 +45,8 @@ int ns_get(struct ns_table *t, const void *fields, size_t bytes, uint32_t *ret_i
 bool ns_field(const void *fields, size_t bytes, uint16_t tag, const char **ret, size_t *ret_bytes);
 /** What a cache's prefixes of this namespace are hashed with; `salt` tells caches apart. */
 void ns_peek_key(const struct ns_table *t, uint32_t id, const uint8_t salt[16], uint8_t ret[16]);
+/** A field of a live namespace; without it 0 bytes. */
+void ns_entry_field(const struct ns_entry *e, uint16_t tag, const char **ret, uint32_t *ret_bytes);
 void ns_ref(struct ns_table *t, uint32_t id);
 void ns_unref(struct ns_table *t, uint32_t id);
 

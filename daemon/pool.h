@@ -22,6 +22,7 @@
 
 struct config;
 struct cache;
+struct watch;
 
 enum { POOL_MAX_NODES = TOPOLOGY_MAX_NODES };
 
@@ -41,6 +42,7 @@ struct pool {
 	struct attnd_extent *spare;	/* given back; by offset, neighbours joined */
 	uint32_t num_spare, cap_spare;
 	struct cache *caches[ATTND_MAX_POOL_CACHES];
+	struct watch *watch; /* NULL: none */
 	const char *backing; /* "hugetlb", "collapsed" or "plain": of the last node that fell short */
 };
 

@@ -138,6 +138,8 @@ json_t *report_make(const struct leader *l, const char *command)
 {
 	char features[256];
 
+	if (metrics_command(command))
+		return NULL;
 	if (!strcmp(command, "caches"))
 		return json_pack("{s:o}", "caches", caches(l));
 	if (!strcmp(command, "sessions"))

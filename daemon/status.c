@@ -28,12 +28,12 @@ static json_t *status_json(const struct control *ctl)
 
 	snprintf(abi, sizeof(abi), "%d.%d", ATTND_ABI_MAJOR, ATTND_ABI_MINOR);
 	snprintf(instance, sizeof(instance), "%016" PRIx64, ctl->instance);
-	return json_pack("{s:s s:s s:i s:s s:f s:b s:s s:s s:s s:I s:I s:I s:o}", "version", ATTND_VERSION, "abi",
+	return json_pack("{s:s s:s s:i s:s s:f s:b s:s s:s s:s s:I s:s s:I s:I s:o}", "version", ATTND_VERSION, "abi",
 			 abi, "pid", (int)getpid(), "instance", instance, "uptime_s", uptime, "draining",
 			 ctl->draining, "event_loop", loop_name(ctl->loop), "socket", ctl->cfg.socket, "admin_socket",
-			 ctl->cfg.admin_socket, "rss_bytes", (json_int_t)memory_resident(), "sessions",
-			 (json_int_t)ctl->num_sessions, "arena_bytes", (json_int_t)ctl->arena_bytes, "config",
-			 config_json(&ctl->cfg));
+			 ctl->cfg.admin_socket, "rss_bytes", (json_int_t)memory_resident(), "events_socket",
+			 ctl->cfg.events_socket, "sessions", (json_int_t)ctl->num_sessions, "arena_bytes",
+			 (json_int_t)ctl->arena_bytes, "config", config_json(&ctl->cfg));
 }
 
 /* The entry of this id in the leader's list, or NULL. */

@@ -417,6 +417,7 @@ struct answer submit_done(struct lead_session *ls)
 		ls->jobs++;
 		return a;
 	}
+	watch_read(p->cache->pool->watch, ls, atomic_load_explicit(&j->bytes_read, memory_order_relaxed));
 	decode = p->max_row <= 1;
 	p->running--;
 	params_free(j->params);

@@ -115,6 +115,7 @@ bool wait_look(struct leader *l, struct lead_session *ls)
 			continue;
 		}
 		*at = w->next;
+		watch_done(&l->watch, ls, &w->request, &a);
 		reply_put(ls, w->request.sqe.user_data, &a);
 		free(w);
 		did = true;

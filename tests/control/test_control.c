@@ -866,7 +866,7 @@ static void test_admin_nonsense(void **state)
 	char large[600];
 	int sock;
 
-	assert_error(admin_ask(f, "stat\n"), -EINVAL);
+	assert_error(admin_ask(f, "statu\n"), -EINVAL);
 	assert_error(admin_ask(f, "\n"), -EINVAL);
 	assert_error(admin_ask(f, "{\"command\": 5}\n"), -EINVAL);
 	assert_error(admin_ask(f, "[[[[[[[[[[[[[[[[\n"), -EINVAL);

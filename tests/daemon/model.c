@@ -917,6 +917,8 @@ void model_run(const struct model_shape *shape, uint64_t seed, uint32_t steps, s
 	for (; m->oracle.step < steps; m->oracle.step++) {
 		SAY(m, "step %llu\n", (unsigned long long)m->oracle.step);
 		one_op(m);
+		if (world_step)
+			world_step(&m->world);
 		oracle_cheap(&m->oracle, &m->world);
 		if (m->verbose || m->oracle.step % 16 == 15)
 			check_tables(m);

@@ -8,6 +8,10 @@
 #include "../../daemon/config.h"
 #include "../../daemon/log.h"
 
+struct watch *world_watch;
+void (*world_step)(struct world *w);
+void (*world_end)(struct world *w);
+
 void world_open(struct world *w, uint32_t slabs, uint32_t max_seqs)
 {
 	const struct config cfg = {.pool_size = (uint64_t)slabs << 21,
@@ -21,6 +25,7 @@ void world_open(struct world *w, uint32_t slabs, uint32_t max_seqs)
 	topology_init(&w->topology, false);
 	assert_int_equal(pool_init(&w->pool, &cfg, &w->topology), 0);
 	assert_int_equal(w->pool.num_slabs, slabs);
+	w->pool.watch = world_watch;
 	assert_int_equal(ns_init(&w->ns), 0);
 	realm_table_init(&w->realms, 1);
 	w->realms.peek_entries = 1 << 16;
@@ -31,6 +36,8 @@ void world_open(struct world *w, uint32_t slabs, uint32_t max_seqs)
 
 void world_close(struct world *w)
 {
+	if (world_end)
+		world_end(w);
 	while (w->engines.first)
 		engine_leave(&w->engines, w->engines.first);
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++) {

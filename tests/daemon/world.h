@@ -27,6 +27,11 @@ struct world {
 	struct engine_table engines;
 };
 
+/** What watches the next world; NULL: nothing. Called after each step of a model, and before a world's end. */
+extern struct watch *world_watch;
+extern void (*world_step)(struct world *w);
+extern void (*world_end)(struct world *w);
+
 /** A pool of `slabs` slabs of 2 MiB. Asserts success. */
 void world_open(struct world *w, uint32_t slabs, uint32_t max_seqs);
 

@@ -14,7 +14,7 @@ result() { # text; what is wrong stands in $bad
 	bad=
 }
 
-echo 1..5
+echo 1..6
 
 number=0
 while read -r name; do
@@ -46,3 +46,12 @@ for rule in $(grep -rhoE '\([RSB][0-9]+' --include='*.[ch]' client daemon shm te
 	grep -q "^\*\*$rule\." shm/README.md || bad+="# cited, but not in shm/README.md: $rule\n"
 done
 result 'every rule that code cites is written down'
+
+# The metrics that the dashboard draws, of histograms without their ending.
+for name in $(grep -oE 'attnd_[a-z_]+' docs/grafana.json | sort -u); do
+	name=${name#attnd_}
+	grep -qE "\"(${name}|${name%_bucket}|${name%_count})\"" daemon/metrics.c ||
+		{ [[ $name = *_total ]] && grep -q "X(${name%_total}," proto/wire.h; } ||
+		bad+="# drawn, but not told: attnd_$name\n"
+done
+result 'every metric that the dashboard draws is told'
