@@ -236,6 +236,7 @@ static void fill_session(struct client *c)
 	s->overflow_uid = c->peer.overflow_uid && !*ctl->cfg.share_group;
 	s->ctl.connected_ns = loop_now(ctl->loop);
 	peer_realm(&ctl->cfg, &c->peer, s->realm, sizeof(s->realm));
+	tenants_of(&ctl->tenants, s->ctl.sock, &c->peer, &s->tenants);
 	ctl->num_sessions++;
 }
 

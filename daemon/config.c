@@ -24,6 +24,7 @@
 #include "log.h"
 #include "memory.h"
 #include "peer.h"
+#include "tenant.h"
 
 #define DEFAULT_FILE "/etc/attnd/attnd.conf"
 #define MIB	     (UINT64_C(1) << 20)
@@ -520,6 +521,7 @@ static int conflict(struct loader *l, int a, const char *how, int b)
 static int check_names(struct loader *l)
 {
 	struct config *cfg = l->cfg;
+	struct tenant_rules tenants;
 	struct peer_ids ids;
 	const char *bad;
 	char at[320];
@@ -536,6 +538,9 @@ static int check_names(struct loader *l)
 		return fail(l, "%s: no user \"%s\", or too many", origin(l, CONFIG_KEY_allow_users, at), bad);
 	if ((bad = peer_list_parse(cfg->allow_groups, PEER_GROUPS, &ids)))
 		return fail(l, "%s: no group \"%s\", or too many", origin(l, CONFIG_KEY_allow_groups, at), bad);
+	if ((bad = tenant_rules_parse(cfg->tenants, &tenants)))
+		return fail(l, "%s: \"%s\" is not USER:TENANT, @GROUP:TENANT or *:TENANT, or there are too many",
+			    origin(l, CONFIG_KEY_tenants, at), bad);
 	return 0;
 }
 

@@ -66,12 +66,15 @@ static void on_drain_deadline(void *arg, uint32_t events)
 
 static int load_rules(struct control *c)
 {
+	struct tenant_rules tenants;
 	struct peer_rules rules;
 
 	if (peer_list_parse(c->cfg.allow_users, PEER_USERS, &rules.users) ||
-	    peer_list_parse(c->cfg.allow_groups, PEER_GROUPS, &rules.groups))
+	    peer_list_parse(c->cfg.allow_groups, PEER_GROUPS, &rules.groups) ||
+	    tenant_rules_parse(c->cfg.tenants, &tenants))
 		return -EINVAL;
 	c->rules = rules;
+	c->tenants = tenants;
 	return 0;
 }
 
@@ -89,7 +92,7 @@ static void reload_config(struct control *c)
 	if (*text)
 		log_warn("these wait for a restart: %s", text);
 	if (load_rules(c))
-		log_err("allow-users, allow-groups: a name is gone; the rules stay as they were");
+		log_err("allow-users, allow-groups, tenants: a name is gone; the rules stay as they were");
 	log_set_level((enum log_level)c->cfg.log_level);
 	log_info("configuration reloaded");
 }

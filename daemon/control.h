@@ -15,6 +15,7 @@
 #include "listener.h"
 #include "loop.h"
 #include "peer.h"
+#include "tenant.h"
 
 struct admin;
 struct client;
@@ -23,6 +24,7 @@ struct client;
 struct control {
 	struct config cfg; /* a copy: a reload changes it, the leader keeps its own */
 	struct peer_rules rules;
+	struct tenant_rules tenants;
 	struct loop *loop;
 	struct mailbox inbox;
 	struct leader *leader;

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <sys/types.h>
 
+#include "limits.h"
 #include "realm.h"
 #include "tree.h"
 
@@ -73,6 +74,7 @@ struct engine {
 	struct seq **buckets;
 	uint32_t num_buckets, num_seqs, max_seqs;
 	struct seq *seqs;
+	struct token_count tokens; /* limits.c's */
 	struct engine *next;
 };
 

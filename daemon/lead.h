@@ -10,6 +10,7 @@
 #include "engine.h"
 #include "exec.h"
 #include "leader.h"
+#include "limits.h"
 #include "ns.h"
 #include "realm.h"
 #include "session.h"
@@ -43,6 +44,8 @@ struct lead_session {
 	bool bad;		/* broke the protocol; control has been told */
 	uint32_t drop_segments; /* bits: MAIL_SEGMENT_DEL waits for the running job */
 	uint64_t jobs, errors;
+	struct user *user;
+	struct open_rate opens;
 };
 
 struct leader {
@@ -70,6 +73,7 @@ struct leader {
 	uint32_t num_pins, num_chores, last_pin;
 	uint64_t pinned_bytes;
 	uint64_t pins_until; /* ns: no pin ends earlier */
+	struct user *users;  /* limits.c's */
 };
 
 /* ---- intake.c ---- */

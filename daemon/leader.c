@@ -40,6 +40,7 @@ static void session_free(struct lead_session *ls)
 {
 	for (uint32_t i = 0; i < ATTND_MAX_PARAMS; i++)
 		params_free(ls->params[i]);
+	limits_leave(ls);
 	free(ls->queue);
 	free(ls);
 }
@@ -75,12 +76,13 @@ static int session_add(struct leader *l, struct session *s)
 		return -EPROTO;
 	}
 	ls->queue = calloc(ls->cq_entries, sizeof(*ls->queue));
+	ls->session = s;
 	/* What an unmapped uid does is counted where no client looks. */
-	if (!ls->queue || realm_get(&l->realms, s->overflow_uid ? "overflow" : s->realm, &ls->realm)) {
+	if (!ls->queue || limits_enter(l, ls) ||
+	    realm_get(&l->realms, s->overflow_uid ? "overflow" : s->realm, &ls->realm)) {
 		session_free(ls);
 		return -ENOMEM;
 	}
-	ls->session = s;
 	s->lead.priv = ls;
 	ls->next = l->sessions;
 	l->sessions = ls;
@@ -340,6 +342,7 @@ static void set_parked(struct leader *l, uint32_t parked)
 static int park_time(struct leader *l)
 {
 	uint64_t until = l->pins_until, now = attnd_now_ns();
+	int64_t room;
 	int most = -1;
 
 	if (atomic_load_explicit(&l->inbox.waiting, memory_order_acquire))
@@ -355,9 +358,10 @@ static int park_time(struct leader *l)
 			most = BLOCKED_MS; /* waits for another session's job */
 		if (ls->bad || ls->ending || l->stopping || !attnd_ring_ready(&ls->sq))
 			continue;
-		if (reply_room(ls))
+		room = reply_room(ls);
+		if (room < 0 || limits_in_flight(l, ls, room) > 0)
 			return 0;
-		most = BLOCKED_MS; /* the client does not read its completions */
+		most = BLOCKED_MS; /* the client does not read its completions, or has enough in flight */
 	}
 	if (until != UINT64_MAX) {
 		uint64_t ms = until > now ? (until - now) / 1000000 + 1 : 1;
@@ -534,6 +538,7 @@ void leader_destroy(struct leader *l)
 			;
 	}
 	manage_end(l);
+	limits_destroy(l);
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++)
 		cache_destroy(l->pool.caches[i]);
 	pool_destroy(&l->pool);

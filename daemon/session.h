@@ -20,6 +20,7 @@
 #include "../proto/wire.h"
 #include "../shm/region.h"
 #include "../shm/ring.h"
+#include "tenant.h"
 
 struct engine;
 struct lead_session;
@@ -36,6 +37,7 @@ struct session {
 	struct attnd_session_region *shared;
 	int wake_fd; /* the daemon's end of the wake socketpair; non-blocking */
 	uint32_t max_segments;
+	struct tenants tenants; /* that it may name */
 
 	struct {
 		int sock;

@@ -43,6 +43,9 @@ $(call test_program,$(1),$(2),$(3))
 CHECK_LONG_TESTS += $(O)/$(1)
 endef
 
+# What tests with real processes share, in whatever directory.
+integration := $(addprefix $(O)/tests/integration/,raw.o harness.o toy.o)
+
 -include $(sort $(wildcard tests/*/rules.mk))
 
 test_env = CMOCKA_MESSAGE_OUTPUT=TAP ATTND_DAEMON='$(abspath $(O))/attnd' BUILD='$(abspath $(O))' SRC='$(CURDIR)' \
