@@ -28,12 +28,11 @@ enum { CLOSE_SLICE = 64, COPY_KEEP = 4 << 20, PARK_EVENTS = 64, BLOCKED_MS = 1 }
 
 /* ---- Sessions ---- */
 
-static void watch(struct leader *l, int fd, void *what)
+static int watch(struct leader *l, int fd, void *what)
 {
 	struct epoll_event ev = {.events = EPOLLIN, .data.ptr = what};
 
-	if (epoll_ctl(l->park_fd, EPOLL_CTL_ADD, fd, &ev))
-		log_warn("leader: cannot watch a wake socket: %s", strerror(errno));
+	return epoll_ctl(l->park_fd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
 }
 
 static void session_free(struct lead_session *ls)
@@ -68,6 +67,7 @@ static bool init_rings(struct lead_session *ls, const struct session *s)
 static int session_add(struct leader *l, struct session *s)
 {
 	struct lead_session *ls = calloc(1, sizeof(*ls));
+	int r;
 
 	if (!ls)
 		return -ENOMEM;
@@ -83,10 +83,14 @@ static int session_add(struct leader *l, struct session *s)
 		session_free(ls);
 		return -ENOMEM;
 	}
+	r = watch(l, s->wake_fd, ls); /* or nobody would hear it */
+	if (r) {
+		session_free(ls);
+		return r;
+	}
 	s->lead.priv = ls;
 	ls->next = l->sessions;
 	l->sessions = ls;
-	watch(l, s->wake_fd, ls);
 	realm_count(ls->realm, sessions, 1);
 	return 0;
 }
@@ -444,13 +448,14 @@ static void *leader_main(void *arg)
 
 static int make_fds(struct leader *l)
 {
+	int r;
+
 	l->park_fd = epoll_create1(EPOLL_CLOEXEC);
 	l->team_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (l->park_fd < 0 || l->team_fd < 0)
 		return -errno;
-	watch(l, l->team_fd, &l->team_fd);
-	watch(l, l->inbox.fd, &l->inbox);
-	return 0;
+	r = watch(l, l->team_fd, &l->team_fd);
+	return r ? r : watch(l, l->inbox.fd, &l->inbox);
 }
 
 int leader_start(const struct config *cfg, uint64_t instance, struct mailbox *to_control, struct leader **ret)
