@@ -6,6 +6,7 @@
  * In: records (see run_record). Out: every entry is answered, once, and the session's end leaves
  * nothing. Next: daemon/intake.c, submit.c, plan.c and all below.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
@@ -80,7 +81,7 @@ static struct mail next_letter(void)
 	struct mail letter;
 
 	while (!mailbox_take(&s.inbox, &letter))
-		MUST(poll(&fd, 1, WAIT_MS) == 1);
+		MUST(poll(&fd, 1, WAIT_MS) == 1 || errno == EINTR); /* libFuzzer's alarm */
 	return letter;
 }
 
