@@ -6,6 +6,7 @@
 # make deps       install the Debian packages that are missing (every other entry does it, too)
 # make demo       the main job: three runners share one cache
 # make check      the test suite (make check-long: what takes longer)
+# make soak       ten minutes of everything at once (SOAK_SECONDS=); make fuzz (FUZZ_SECONDS=60 each)
 # make install    DESTDIR= PREFIX= (RUNNER=1: the example runner, too); make uninstall
 # make format     clang-format-19 over the tree; make format-check only looks
 # make clean

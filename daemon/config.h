@@ -63,6 +63,24 @@ enum config_event_loop { CONFIG_LOOP_AUTO, CONFIG_LOOP_URING, CONFIG_LOOP_EPOLL 
 	X(limits, "pin-budget", U32, pin_budget, "25", 0, 100, START,                                               \
 	  "percent of the pool that administrators may pin")                                                        \
 	X(limits, "max-sequences", U32, max_sequences, "65536", 1, 1 << 24, START, "open sequences of one engine")  \
+	X(limits, "max-sequences-per-uid", U32, max_sequences_per_uid, "0", 0, UINT32_MAX, START,                   \
+	  "of all engines of one uid; 0: no limit")                                                                 \
+	X(limits, "max-tokens", SIZE, max_tokens, "0", 0, UINT64_C(1) << 50, START,                                 \
+	  "tokens in the open sequences of one engine; 0: no limit")                                                \
+	X(limits, "max-tokens-per-uid", SIZE, max_tokens_per_uid, "0", 0, UINT64_C(1) << 50, START,                 \
+	  "of all engines of one uid; 0: no limit")                                                                 \
+	X(limits, "max-in-flight", U32, max_in_flight, "0", 0, UINT32_MAX, START,                                   \
+	  "requests of one session that wait or run; 0: what its ring holds")                                       \
+	X(limits, "max-in-flight-per-uid", U32, max_in_flight_per_uid, "0", 0, UINT32_MAX, START,                   \
+	  "of all sessions of one uid; 0: no limit")                                                                \
+	X(limits, "max-opens-per-second", U32, max_opens_per_second, "0", 0, UINT32_MAX, START,                     \
+	  "sequences that one session may open a second; 0: no limit")                                              \
+	X(limits, "max-opens-per-second-per-uid", U32, max_opens_per_second_per_uid, "0", 0, UINT32_MAX, START,     \
+	  "that all sessions of one uid may open; 0: no limit")                                                     \
+	X(limits, "arena-max-per-session", SIZE, arena_max_per_session, "0", 0, UINT64_C(1) << 50, RELOAD,          \
+	  "of arena-max, bytes of one session; 0: no limit")                                                        \
+	X(limits, "arena-max-per-uid", SIZE, arena_max_per_uid, "0", 0, UINT64_C(1) << 50, RELOAD,                  \
+	  "of arena-max, bytes of one uid; 0: no limit")                                                            \
 	X(limits, "max-segment-mb", U32, max_segment_mb, "0", 0, 1 << 24, RELOAD,                                   \
 	  "MiB of one registered segment; 0: as much as arena-max")                                                 \
 	X(limits, "drain-on-term", BOOL, drain_on_term, "true", 0, 1, RELOAD, "let running jobs finish at SIGTERM") \
@@ -115,7 +133,12 @@ struct config {
 	uint32_t max_sessions_per_uid; /* not 0 after config_load */
 	uint32_t pin_budget;	       /* percent of the pool */
 	uint32_t max_sequences;	       /* of one engine */
-	uint32_t max_segment_mb;       /* not 0 after config_load */
+	uint32_t max_sequences_per_uid;
+	uint64_t max_tokens, max_tokens_per_uid; /* 0: no limit, as in all of these */
+	uint32_t max_in_flight, max_in_flight_per_uid;
+	uint32_t max_opens_per_second, max_opens_per_second_per_uid;
+	uint64_t arena_max_per_session, arena_max_per_uid; /* bytes */
+	uint32_t max_segment_mb;			   /* not 0 after config_load */
 	bool drain_on_term;
 	uint32_t drain_timeout; /* seconds */
 	uint32_t log_level;	/* enum log_level */

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <sys/types.h>
 
+#include "limits.h"
 #include "realm.h"
 #include "tree.h"
 #include "twin.h"
@@ -78,7 +79,8 @@ struct engine {
 	uint32_t num_buckets, num_seqs, max_seqs;
 	struct seq *seqs;
 	struct twin_table *twins;
-	uint32_t announced; /* of twin.h's units */
+	uint32_t announced;	   /* of twin.h's units */
+	struct token_count tokens; /* limits.c's */
 	struct engine *next;
 };
 

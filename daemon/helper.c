@@ -48,6 +48,7 @@ static void call_finished(void *arg, uint32_t events)
 int helpers_create(struct loop *l, struct helpers **ret)
 {
 	struct helpers *h = calloc(1, sizeof(*h));
+	pthread_condattr_t clock;
 	int r = -ENOMEM;
 
 	if (!h)
@@ -65,7 +66,10 @@ int helpers_create(struct loop *l, struct helpers **ret)
 	pthread_attr_setdetachstate(&h->attr, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&h->attr, STACK_BYTES);
 	pthread_mutex_init(&h->lock, NULL);
-	pthread_cond_init(&h->idle, NULL);
+	pthread_condattr_init(&clock); /* a clock that somebody sets must not make the end wait */
+	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+	pthread_cond_init(&h->idle, &clock);
+	pthread_condattr_destroy(&clock);
 	*ret = h;
 	return 0;
 
@@ -83,7 +87,7 @@ static bool finish_all(struct helpers *h)
 	bool busy = true;
 	int r = 0;
 
-	clock_gettime(CLOCK_REALTIME, &until);
+	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec++;
 	while (busy && r == 0) {
 		pthread_mutex_lock(&h->lock);

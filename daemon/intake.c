@@ -402,6 +402,19 @@ static struct answer make_plan(struct lead_session *ls, const struct attnd_sqe *
 	return ANSWER_VALUE(refused);
 }
 
+/* Rows that would take more tokens than it may have are refused, one by one. */
+static void limit_rows(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe,
+		       struct row_request *rows)
+{
+	for (uint32_t i = 0; i < sqe->plan.num_rows; i++) {
+		const struct seq *s = seq_find(ls->engine, rows[i].wire.key);
+		uint64_t has = s ? s->in[sqe->plan.cache].held.length : 0;
+		uint64_t end = rows[i].wire.start + rows[i].wire.num_tokens;
+
+		rows[i].refuse = end > has ? limits_tokens(l, ls, end - has) : 0;
+	}
+}
+
 static struct answer op_plan(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
 {
 	struct attnd_wire_row_status *status;
@@ -419,8 +432,10 @@ static struct answer op_plan(struct leader *l, struct lead_session *ls, const st
 	if (!rows)
 		return ANSWER_BAD(ENOMEM, ROWS, 0);
 	a = copy_rows(l, ls, sqe, rows);
-	if (!a.res)
+	if (!a.res) {
+		limit_rows(l, ls, sqe, rows);
 		a = make_plan(ls, sqe, rows, status);
+	}
 	free(rows);
 	return a;
 }
@@ -551,10 +566,24 @@ static struct answer need_engine(struct leader *l, struct lead_session *ls, uint
 	return ls->engine->dead ? ANSWER_BAD(EOWNERDEAD, ENGINE, 0) : ANSWER_OK;
 }
 
+/* Of what makes a sequence: may it have one more? */
+static struct answer check_limits(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
+{
+	uint64_t n = sqe->sequence.num_tokens;
+
+	if (sqe->opcode == ATTND_OP_SEQ_OPEN && !ls->opening.seq && !seq_find(ls->engine, sqe->sequence.key))
+		return limits_open(l, ls, n < sqe->sequence.max_match ? n : sqe->sequence.max_match);
+	if (sqe->opcode == ATTND_OP_SEQ_FORK)
+		return limits_fork(l, ls, n);
+	return ANSWER_OK;
+}
+
 static struct answer dispatch(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe, bool *started)
 {
 	struct answer a = need_engine(l, ls, sqe->opcode);
 
+	if (!a.res)
+		a = check_limits(l, ls, sqe);
 	if (a.res)
 		return a;
 	switch (sqe->opcode) {
@@ -627,6 +656,7 @@ static void admit(struct leader *l, struct lead_session *ls, const struct attnd_
 
 	watch_submitted(ls, sqe);
 	ls->unanswered++;
+	ls->user->in_flight++;
 	if (!a.res && sqe->opcode == ATTND_OP_CANCEL)
 		a = cancel(ls, sqe->cancel.target, -ECANCELED);
 	else if (!a.res && sqe->opcode != ATTND_OP_PING) {
@@ -650,6 +680,7 @@ uint32_t intake_take(struct leader *l, struct lead_session *ls)
 		ls->bad = true;
 		return 0;
 	}
+	room = limits_in_flight(l, ls, room);
 	while (room > 0 && attnd_ring_take(&ls->sq, &sqe)) {
 		admit(l, ls, &sqe);
 		room--;

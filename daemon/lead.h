@@ -10,6 +10,7 @@
 #include "engine.h"
 #include "exec.h"
 #include "leader.h"
+#include "limits.h"
 #include "ns.h"
 #include "realm.h"
 #include "session.h"
@@ -48,6 +49,8 @@ struct lead_session {
 	uint32_t drop_segments; /* bits: MAIL_SEGMENT_DEL waits for the running job */
 	uint64_t jobs, errors;
 	struct metrics_use use;
+	struct user *user;
+	struct open_rate opens;
 };
 
 struct leader {
@@ -77,6 +80,7 @@ struct leader {
 	uint64_t pins_until; /* ns: no pin ends earlier */
 	struct watch watch;
 	struct publisher *publisher; /* of watch.events */
+	struct user *users;	     /* limits.c's */
 };
 
 /* ---- intake.c ---- */

@@ -30,18 +30,18 @@ enum { CLOSE_SLICE = 64, COPY_KEEP = 4 << 20, PARK_EVENTS = 64, BLOCKED_MS = 1 }
 
 /* ---- Sessions ---- */
 
-static void watch(struct leader *l, int fd, void *what)
+static int watch(struct leader *l, int fd, void *what)
 {
 	struct epoll_event ev = {.events = EPOLLIN, .data.ptr = what};
 
-	if (epoll_ctl(l->park_fd, EPOLL_CTL_ADD, fd, &ev))
-		log_warn("leader: cannot watch a wake socket: %s", strerror(errno));
+	return epoll_ctl(l->park_fd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
 }
 
 static void session_free(struct lead_session *ls)
 {
 	for (uint32_t i = 0; i < ATTND_MAX_PARAMS; i++)
 		params_free(ls->params[i]);
+	limits_leave(ls);
 	free(ls->queue);
 	free(ls);
 }
@@ -69,6 +69,7 @@ static bool init_rings(struct lead_session *ls, const struct session *s)
 static int session_add(struct leader *l, struct session *s)
 {
 	struct lead_session *ls = calloc(1, sizeof(*ls));
+	int r;
 
 	if (!ls)
 		return -ENOMEM;
@@ -77,16 +78,21 @@ static int session_add(struct leader *l, struct session *s)
 		return -EPROTO;
 	}
 	ls->queue = calloc(ls->cq_entries, sizeof(*ls->queue));
+	ls->session = s;
 	/* What an unmapped uid does is counted where no client looks. */
-	if (!ls->queue || realm_get(&l->realms, s->overflow_uid ? "overflow" : s->realm, &ls->realm)) {
+	if (!ls->queue || limits_enter(l, ls) ||
+	    realm_get(&l->realms, s->overflow_uid ? "overflow" : s->realm, &ls->realm)) {
 		session_free(ls);
 		return -ENOMEM;
 	}
-	ls->session = s;
+	r = watch(l, s->wake_fd, ls); /* or nobody would hear it */
+	if (r) {
+		session_free(ls);
+		return r;
+	}
 	s->lead.priv = ls;
 	ls->next = l->sessions;
 	l->sessions = ls;
-	watch(l, s->wake_fd, ls);
 	realm_count(ls->realm, sessions, 1);
 	return 0;
 }
@@ -347,6 +353,7 @@ static void set_parked(struct leader *l, uint32_t parked)
 static int park_time(struct leader *l)
 {
 	uint64_t until = l->pins_until, now = attnd_now_ns();
+	int64_t room;
 	int most = -1;
 
 	if (atomic_load_explicit(&l->inbox.waiting, memory_order_acquire))
@@ -366,9 +373,10 @@ static int park_time(struct leader *l)
 			most = BLOCKED_MS; /* waits for another session's job */
 		if (ls->bad || ls->ending || l->stopping || !attnd_ring_ready(&ls->sq))
 			continue;
-		if (reply_room(ls))
+		room = reply_room(ls);
+		if (room < 0 || limits_in_flight(l, ls, room) > 0)
 			return 0;
-		most = BLOCKED_MS; /* the client does not read its completions */
+		most = BLOCKED_MS; /* the client does not read its completions, or has enough in flight */
 	}
 	if (until != UINT64_MAX) {
 		uint64_t ms = until > now ? (until - now) / 1000000 + 1 : 1;
@@ -451,13 +459,14 @@ static void *leader_main(void *arg)
 
 static int make_fds(struct leader *l)
 {
+	int r;
+
 	l->park_fd = epoll_create1(EPOLL_CLOEXEC);
 	l->team_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (l->park_fd < 0 || l->team_fd < 0)
 		return -errno;
-	watch(l, l->team_fd, &l->team_fd);
-	watch(l, l->inbox.fd, &l->inbox);
-	return 0;
+	r = watch(l, l->team_fd, &l->team_fd);
+	return r ? r : watch(l, l->inbox.fd, &l->inbox);
 }
 
 int leader_start(const struct config *cfg, uint64_t instance, struct mailbox *to_control, struct leader **ret)
@@ -553,6 +562,7 @@ void leader_destroy(struct leader *l)
 	publisher_stop(l->publisher);
 	l->pool.watch = NULL;
 	events_destroy(l->watch.events);
+	limits_destroy(l);
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++)
 		cache_destroy(l->pool.caches[i]);
 	pool_destroy(&l->pool);

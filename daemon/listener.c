@@ -104,8 +104,10 @@ static int try_lock(struct listener *l, const char *path)
 		r = errno == EWOULDBLOCK ? locked_by_another(l, fd) : -errno;
 	else if (!still_there(fd, path))
 		r = -EAGAIN;
-	else if (ftruncate(fd, 0) || dprintf(fd, "%d\n", (int)getpid()) < 0)
+	else if (ftruncate(fd, 0) || dprintf(fd, "%d\n", (int)getpid()) < 0) {
 		r = -errno;
+		unlink(path); /* ours: nobody waits for it */
+	}
 	if (r) {
 		close(fd);
 		return r;

@@ -23,6 +23,10 @@ int mailbox_init(struct mailbox *m)
 		return -errno;
 	*m = (struct mailbox){.fd = fd};
 	m->last = &m->first;
+	for (int i = 0; i < MAILBOX_RESERVE; i++) {
+		m->reserve[i].next = m->spare;
+		m->spare = &m->reserve[i];
+	}
 	pthread_mutex_init(&m->lock, NULL);
 	return 0;
 }
@@ -47,12 +51,17 @@ int mailbox_send(struct mailbox *m, const struct mail *letter)
 {
 	struct mail *copy = malloc(sizeof(*copy));
 
-	if (!copy)
+	pthread_mutex_lock(&m->lock);
+	if (!copy && m->spare) {
+		copy = m->spare;
+		m->spare = copy->next;
+	}
+	if (!copy) {
+		pthread_mutex_unlock(&m->lock);
 		return -ENOMEM;
+	}
 	*copy = *letter;
 	copy->next = NULL;
-
-	pthread_mutex_lock(&m->lock);
 	*m->last = copy;
 	m->last = &copy->next;
 	/* Pairs with the receiver's load before it spins on; the lock orders the letter itself. */
@@ -60,6 +69,17 @@ int mailbox_send(struct mailbox *m, const struct mail *letter)
 		(void)eventfd_write(m->fd, 1);
 	pthread_mutex_unlock(&m->lock);
 	return 0;
+}
+
+/* Under the lock. */
+static void give_back(struct mailbox *m, struct mail *letter)
+{
+	if (letter < m->reserve || letter >= m->reserve + MAILBOX_RESERVE) {
+		free(letter);
+		return;
+	}
+	letter->next = m->spare;
+	m->spare = letter;
 }
 
 bool mailbox_take(struct mailbox *m, struct mail *ret)
@@ -78,12 +98,10 @@ bool mailbox_take(struct mailbox *m, struct mail *ret)
 			(void)eventfd_read(m->fd, &value);
 		}
 		atomic_fetch_sub_explicit(&m->waiting, 1, memory_order_relaxed);
+		*ret = *letter;
+		ret->next = NULL;
+		give_back(m, letter);
 	}
 	pthread_mutex_unlock(&m->lock);
-	if (!letter)
-		return false;
-	*ret = *letter;
-	ret->next = NULL;
-	free(letter);
-	return true;
+	return letter != NULL;
 }

@@ -55,19 +55,23 @@ struct mail {
 	struct mail *next;
 };
 
+enum { MAILBOX_RESERVE = 64 };
+
 /** One direction. `fd` (an eventfd) polls readable after a letter has come. */
 struct mailbox {
 	pthread_mutex_t lock;
 	struct mail *first, **last;
 	_Atomic uint32_t waiting; /* letters inside, so that a spinning receiver makes no call */
 	int fd;
+	struct mail *spare; /* of `reserve`, for when there is no memory: what must be said is said */
+	struct mail reserve[MAILBOX_RESERVE];
 };
 
 /** 0 or a negative errno. */
 int mailbox_init(struct mailbox *m);
 /** Frees what is inside. NULL-safe fields. */
 void mailbox_destroy(struct mailbox *m);
-/** Send a copy. -ENOMEM. Wakes the receiver by the eventfd. */
+/** Send a copy. -ENOMEM only if the reserve is used up, too. Wakes the receiver by the eventfd. */
 int mailbox_send(struct mailbox *m, const struct mail *letter);
 /** Take the next letter; false if there is none. Resets the eventfd when it empties. */
 bool mailbox_take(struct mailbox *m, struct mail *ret);

@@ -295,7 +295,10 @@ int plan_make(const void *session, struct engine *e, uint32_t ci, uint32_t tag, 
 		struct plan_row *row = &p->rows[i];
 
 		row_init(p, row, &rows[i], &ext, &mask);
-		row->status = !row->seq ? -ENOENT : row->seq->in[ci].plan ? -EINVAL : plan_one(p, row, &rows[i], ids);
+		row->status = rows[i].refuse	      ? rows[i].refuse
+			      : !row->seq	      ? -ENOENT
+			      : row->seq->in[ci].plan ? -EINVAL
+						      : plan_one(p, row, &rows[i], ids);
 		if (row->status) {
 			row->seq = NULL;
 			row->cached = 0;

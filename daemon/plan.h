@@ -70,6 +70,7 @@ struct row_request {
 	struct attnd_wire_row wire;
 	const uint64_t *tokens;
 	const uint64_t *mask;
+	int32_t refuse; /* 0, or why it is refused before it is looked at */
 };
 
 /**

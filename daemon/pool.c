@@ -18,6 +18,7 @@
 
 #include "config.h"
 #include "log.h"
+#include "memory.h"
 #include "told.h"
 
 #define MIB	  (UINT64_C(1) << 20)
@@ -222,8 +223,16 @@ static int collapse_pages(const struct attnd_region *r)
 
 static int try_plain(struct pool *p, const struct config *cfg, uint32_t node, uint64_t bytes)
 {
-	int r = attnd_region_create("attnd-pool", bytes, 0, ATTND_REGION_SEAL | ATTND_REGION_SPARSE, &p->nodes[node]);
+	uint64_t left = memory_group_left();
+	int r;
 
+	if (bytes > left) { /* or the kernel would kill us in the middle of it */
+		log_err("pool: %llu MiB (pool-size) are more than the %llu MiB that the memory limit of the control "
+			"group leaves",
+			(unsigned long long)(bytes / MIB), (unsigned long long)(left / MIB));
+		return -ENOMEM;
+	}
+	r = attnd_region_create("attnd-pool", bytes, 0, ATTND_REGION_SEAL | ATTND_REGION_SPARSE, &p->nodes[node]);
 	if (!r)
 		r = settle(p, node, &p->nodes[node]);
 	if (r == -EINTR)

@@ -30,6 +30,7 @@ void reply_put(struct lead_session *ls, uint32_t user_data, const struct answer 
 
 	attnd_ring_put(&ls->cq, &cqe);
 	ls->unanswered--;
+	ls->user->in_flight--;
 	ls->replied = true;
 	ls->errors += a->res != 0;
 }

@@ -170,6 +170,20 @@ static void mapped(struct helper_job *job)
 	client_job_done(c);
 }
 
+static uint64_t arena_of(const struct control *ctl, uid_t uid)
+{
+	uint64_t bytes = 0;
+
+	for (const struct client *c = ctl->clients; c; c = c->next)
+		bytes += c->peer.uid == uid ? c->session.ctl.arena_bytes : 0;
+	return bytes;
+}
+
+static bool beyond(uint64_t limit, uint64_t used, uint64_t bytes)
+{
+	return limit && (used >= limit || bytes > limit - used);
+}
+
 static void add(struct client *c, const struct message *m)
 {
 	const struct attnd_msg_segment *want = &m->segment;
@@ -192,6 +206,14 @@ static void add(struct client *c, const struct message *m)
 		reply(c, -ENOSPC, ATTND_FIELD_ARENA_MAX, ctl->cfg.arena_max,
 		      "all segments together may have %" PRIu64 " bytes, %" PRIu64 " are registered",
 		      ctl->cfg.arena_max, ctl->arena_bytes);
+	else if (beyond(ctl->cfg.arena_max_per_session, c->session.ctl.arena_bytes, want->bytes))
+		reply(c, -EDQUOT, ATTND_FIELD_ARENA_MAX, ctl->cfg.arena_max_per_session,
+		      "the segments of a session may have %" PRIu64 " bytes (arena-max-per-session)",
+		      ctl->cfg.arena_max_per_session);
+	else if (beyond(ctl->cfg.arena_max_per_uid, arena_of(ctl, c->peer.uid), want->bytes))
+		reply(c, -EDQUOT, ATTND_FIELD_ARENA_MAX, ctl->cfg.arena_max_per_uid,
+		      "the segments of uid %u may have %" PRIu64 " bytes (arena-max-per-uid)", c->peer.uid,
+		      ctl->cfg.arena_max_per_uid);
 	else {
 		account(c, want->index, want->bytes);
 		c->segments.fd = m->fd;

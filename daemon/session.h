@@ -20,6 +20,7 @@
 #include "../proto/wire.h"
 #include "../shm/region.h"
 #include "../shm/ring.h"
+#include "tenant.h"
 
 struct engine;
 struct lead_session;

@@ -147,7 +147,8 @@ enum attnd_wire_layout {
 	X(SEGMENT_BYTES, "segment bytes")                                         \
 	X(ARENA_MAX, "arena-max")                                                 \
 	X(META, "metadata memory")                                                \
-	X(SESSIONS, "sessions")
+	X(SESSIONS, "sessions")                                                   \
+	X(OPEN_RATE, "sequences opened a second")
 
 enum attnd_wire_field {
 #define ATTND_X(id, text) ATTND_FIELD_##id,

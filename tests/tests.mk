@@ -17,8 +17,9 @@
 #       an executable script that prints TAP.
 #
 # Some alone: make check TESTS='shm/ test_wire' (parts of paths).
-# The environment of a test: ATTND_DAEMON, BUILD and SRC (absolute), the sanitizers' options, and
-# in check-long TEST_LONG=1.
+# The environment of a test: ATTND_DAEMON, BUILD and SRC (absolute), PREFIX (of this build: a test that
+# installs with another one would link again what others run), the sanitizers' options, and in
+# check-long TEST_LONG=1.
 
 CHECK_TESTS := tests/check-layers.sh
 CHECK_LONG_TESTS :=
@@ -43,9 +44,12 @@ $(call test_program,$(1),$(2),$(3))
 CHECK_LONG_TESTS += $(O)/$(1)
 endef
 
+# What tests with real processes share, in whatever directory.
+integration := $(addprefix $(O)/tests/integration/,raw.o harness.o toy.o)
+
 -include $(sort $(wildcard tests/*/rules.mk))
 
-test_env = CMOCKA_MESSAGE_OUTPUT=TAP ATTND_DAEMON='$(abspath $(O))/attnd' BUILD='$(abspath $(O))' SRC='$(CURDIR)' \
+test_env = CMOCKA_MESSAGE_OUTPUT=TAP ATTND_DAEMON='$(abspath $(O))/attnd' BUILD='$(abspath $(O))' SRC='$(CURDIR)' PREFIX='$(PREFIX)' \
   ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:abort_on_error=0:allocator_may_return_null=1 \
   UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
   TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions='$(CURDIR)/tests/tsan.supp' OPENBLAS_NUM_THREADS=1

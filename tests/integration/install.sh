@@ -5,6 +5,7 @@
 # that by pkg-config alone and run with the installed daemon. Next: prove.
 set -u
 cd "$SRC" || exit 1
+PREFIX=${PREFIX:-/usr/local}
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 n=0
@@ -24,24 +25,27 @@ run() { # text, command...
 }
 
 make_() { # the flags of the make that runs this come along in the environment
-	make --no-print-directory O="$BUILD" DESTDIR="$tmp/root" PREFIX=/usr "$@"
+	make --no-print-directory O="$BUILD" DESTDIR="$tmp/root" PREFIX="$PREFIX" "$@"
 }
 
 files() {
 	local f status=0
-	for f in usr/sbin/attnd usr/bin/attnctl usr/include/attnd.h usr/lib/libattnd.a usr/lib/libattnd.so \
-		usr/lib/libattnd.so.0 usr/lib/libattnd.so.0.1.0 usr/lib/pkgconfig/attnd.pc etc/attnd/attnd.conf \
-		usr/lib/systemd/system/attnd.service usr/lib/systemd/system/attnd.socket usr/lib/sysusers.d/attnd.conf \
-		usr/lib/systemd/system/attnd-admin.socket usr/lib/systemd/system/attnd-hugepages.service \
-		usr/lib/tmpfiles.d/attnd.conf usr/libexec/attnd-hugepages etc/attnd/hugepages.conf \
-		usr/share/doc/attnd/daemon.md; do
-		[ -e "$tmp/root/$f" ] || { echo "missing: $f"; status=1; }
+	for f in sbin/attnd bin/attnctl include/attnd.h lib/libattnd.a lib/libattnd.so \
+		lib/libattnd.so.0 lib/libattnd.so.0.1.0 lib/pkgconfig/attnd.pc \
+		lib/systemd/system/attnd.service lib/systemd/system/attnd.socket lib/sysusers.d/attnd.conf \
+		lib/systemd/system/attnd-admin.socket lib/systemd/system/attnd-hugepages.service \
+		lib/tmpfiles.d/attnd.conf libexec/attnd-hugepages \
+		share/doc/attnd/daemon.md; do
+		[ -e "$tmp/root$PREFIX/$f" ] || { echo "missing: $f"; status=1; }
+	done
+	for f in attnd.conf hugepages.conf; do
+		[ -e "$tmp/root/etc/attnd/$f" ] || { echo "missing: /etc/attnd/$f"; status=1; }
 	done
 	return $status
 }
 
 exported() { # only what the header declares
-	nm -D --defined-only "$tmp/root/usr/lib/libattnd.so" | awk '$2 == "T" { sub(/@.*/, "", $3); print $3 }' | sort >"$tmp/symbols"
+	nm -D --defined-only "$tmp/root$PREFIX/lib/libattnd.so" | awk '$2 == "T" { sub(/@.*/, "", $3); print $3 }' | sort >"$tmp/symbols"
 	[ -s "$tmp/symbols" ] || return 1
 	while read -r s; do
 		grep -qw "$s" client/attnd.h || { echo "exported, but not in attnd.h: $s"; return 1; }
@@ -49,14 +53,14 @@ exported() { # only what the header declares
 }
 
 example() {
-	export PKG_CONFIG_SYSROOT_DIR=$tmp/root PKG_CONFIG_LIBDIR=$tmp/root/usr/lib/pkgconfig
+	export PKG_CONFIG_SYSROOT_DIR=$tmp/root PKG_CONFIG_LIBDIR=$tmp/root$PREFIX/lib/pkgconfig
 	sed -n '/^```c$/,/^```$/p' README.md | sed '/^```/d' >"$tmp/example.c"
 	# shellcheck disable=SC2046
 	cc -std=c11 -Wall -Wextra -Werror -o "$tmp/example" "$tmp/example.c" $(pkg-config --cflags --libs attnd)
 }
 
 run_example() {
-	ATTND_DAEMON=$tmp/root/usr/sbin/attnd LD_LIBRARY_PATH=$tmp/root/usr/lib "$tmp/example" >"$tmp/out" || return 1
+	ATTND_DAEMON=$tmp/root$PREFIX/sbin/attnd LD_LIBRARY_PATH=$tmp/root$PREFIX/lib "$tmp/example" >"$tmp/out" || return 1
 	cat "$tmp/out"
 	diff - "$tmp/out" <<-END
 	sequence 1: 0 of 100 tokens cached

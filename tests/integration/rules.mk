@@ -4,3 +4,9 @@ $(foreach t,test_handshake test_wire test_jobs test_share test_peek test_data te
   $(eval $(call cmocka_test,tests/integration/$(t),$(integration))))
 CHECK_TESTS += tests/integration/install.sh tests/integration/epoll.sh
 CHECK_LONG_TESTS += $(addprefix $(O)/tests/integration/,test_life test_soak)
+
+# Ten minutes of all at once, in this build: plain, SAN=address,undefined or SAN=thread.
+SOAK_SECONDS ?= 600
+.PHONY: soak
+soak: all $(O)/tests/integration/test_soak
+	$(Q)SOAK_SECONDS=$(SOAK_SECONDS) $(subst timeout -k 10 $(TEST_SECONDS),timeout -k 10 $(shell expr $(SOAK_SECONDS) + 120),$(prove)) $(O)/tests/integration/test_soak

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several processes, tenants and prompts at random over a pool that is too small, some of them
- * killed: every output has the bits of an oracle that shares nothing.
+ * Several processes, tenants and prompts at random over a pool that is too small, all of them
+ * killed again and again, some leaving a child that lives on with their descriptors, while the
+ * configuration is reloaded: every output has the bits of an oracle that shares nothing, and nothing
+ * is left.
  *
- * In: a fixed seed. Out: TAP. Next: all of daemon/.
+ * In: a fixed seed; $SOAK_SECONDS, how long (make soak). Out: TAP. Next: all of daemon/.
  */
 #include <errno.h>
 #include <signal.h>
@@ -13,9 +15,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../shm/futex.h"
 #include "toy.h"
 
-enum { TENANTS = 3, PROMPTS = 40, TOKENS = 200, HELD = 8, CLIENTS = 3, ORACLE = 2 };
+enum { TENANTS = 3, PROMPTS = 40, TOKENS = 200, HELD = 8, CLIENTS = 4, ORACLE = 2 };
 
 typedef float oracle_t[TENANTS][PROMPTS][TOKENS][TOY_ROW_FLOATS];
 
@@ -149,6 +152,16 @@ static void step(struct toy *t, struct held *held, uint64_t *next_key, uint64_t 
 	}
 }
 
+/* A child with all of its parent's descriptors and mappings, that outlives it: no session's business. */
+static void leave_child(void)
+{
+	if (fork() == 0) {
+		alarm(2);
+		for (;;)
+			pause();
+	}
+}
+
 static void client(uint64_t seed)
 {
 	struct attnd_connect_options options = {.socket = daemon_.socket, .name = "soak"};
@@ -159,6 +172,8 @@ static void client(uint64_t seed)
 
 	if (attnd_connect(&a, &options) < 0 || toy_open(&t, a, 1) < 0)
 		_exit(18);
+	if (next_random(&seed) % 4 == 0)
+		leave_child();
 	for (;;)
 		step(&t, held, &next_key, &seed);
 }
@@ -187,31 +202,50 @@ static int evicted(void)
 
 static void test_soak(void **state)
 {
+	const char *seconds = getenv("SOAK_SECONDS");
+	const uint64_t until = seconds ? attnd_now_ns() + strtoull(seconds, NULL, 10) * UINT64_C(1000000000) : 0;
 	const int rounds = getenv("TEST_LONG") ? 200 : 8, most = 20 * rounds;
 	struct in_use none = {0};
 	uint64_t seed = 7;
 	pid_t pids[CLIENTS];
-	int status;
+	int64_t fds = 0, kib = 0;
+	int status, done = 0;
 
 	(void)state;
 	ask_oracle();
 	/* Slow builds need more of them until the pool is full. */
-	for (int round = 0; round < rounds || (round < most && !evicted()); round++) {
+	for (int round = 0; until ? attnd_now_ns() < until : round < rounds || (round < most && !evicted());
+	     round++) {
 		for (int c = 0; c < CLIENTS; c++) {
 			uint64_t s = next_random(&seed);
 			pids[c] = fork();
 			if (pids[c] == 0)
 				client(s);
 		}
-		sleep_ms(300);
+		sleep_ms(150);
+		kill(daemon_.pid, SIGHUP);
+		sleep_ms(150);
 		for (int c = 0; c < CLIENTS; c++) {
 			kill(pids[c], SIGKILL);
 			assert_int_equal(waitpid(pids[c], &status, 0), pids[c]);
 			if (!WIFSIGNALED(status))
 				fail_msg("round %d, client %d: exit %d", round, c, WEXITSTATUS(status));
 		}
+		if (++done == 6) { /* by now all there is has been made */
+			daemon_wait_in_use(&daemon_, &none);
+			fds = proc_fds(daemon_.pid);
+			kib = proc_rss_kib(daemon_.pid);
+		}
 	}
 	daemon_wait_in_use(&daemon_, &none);
+	print_message("%d rounds; KiB resident: %lld, then %lld; descriptors: %lld, then %lld\n", done,
+		      (long long)kib, (long long)proc_rss_kib(daemon_.pid), (long long)fds,
+		      (long long)proc_fds(daemon_.pid));
+	for (int i = 0; i < 300 && proc_fds(daemon_.pid) > fds; i++)
+		sleep_ms(10);
+	assert_true(proc_fds(daemon_.pid) <= fds);
+	if (!sanitized())
+		assert_true(proc_rss_kib(daemon_.pid) < kib + 4096);
 	assert_true(evicted());
 	assert_true(daemon_number(&daemon_, "counters.hit_tokens") > 0);
 }

@@ -5,6 +5,7 @@
 # Out: TAP of inside.sh, or why it is skipped. Next: prove.
 set -u
 cd "$SRC" || exit 1
+PREFIX=${PREFIX:-/usr/local}
 
 skip() {
 	echo "1..0 # SKIP $1"
@@ -24,7 +25,7 @@ fi
 
 share=$(mktemp -d)
 trap 'rm -rf "$share"' EXIT
-make --no-print-directory O="$BUILD" DESTDIR="$share/install" PREFIX=/usr install >"$share/log" 2>&1 ||
+make --no-print-directory O="$BUILD" DESTDIR="$share/install" PREFIX="$PREFIX" install >"$share/log" 2>&1 ||
 	{ sed 's/^/# /' "$share/log"; echo 'not ok 1 - make install'; exit 1; }
 cp "$BUILD/attnctl" "$BUILD/tests/systemd/client" "$BUILD/tests/systemd/hang" tests/systemd/inside.sh "$share"
 mkdir "$share/lib"

@@ -6,6 +6,7 @@
 # the script that reserves huge pages, on a tree that stands for /sys. Next: prove.
 set -u
 cd "$SRC" || exit 1
+PREFIX=${PREFIX:-/usr/local}
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 root=${SYSTEMD_ROOT:-}
@@ -23,9 +24,9 @@ check() { # text, command...
 	result $? "$text"
 }
 
-make --no-print-directory O="$BUILD" DESTDIR="$tmp/install" PREFIX=/usr install >"$tmp/log" 2>&1 ||
+make --no-print-directory O="$BUILD" DESTDIR="$tmp/install" PREFIX="$PREFIX" install >"$tmp/log" 2>&1 ||
 	{ result 1 'make install'; exit 1; }
-units=$tmp/install/usr/lib/systemd/system
+units=$tmp/install$PREFIX/lib/systemd/system
 
 # The programs that the units name have to be there: a copy-on-write root, or a plain search path.
 if [ -n "$root" ]; then
@@ -41,12 +42,11 @@ if [ -n "$root" ]; then
 			cd /media/r
 			exec chroot . systemd-analyze "$@"' _ "$root" "$tmp/install" "$@"
 	}
-	where=/usr/lib/systemd/system
+	where=$PREFIX/lib/systemd/system
 else
 	analyze() { systemd-analyze "$@"; }
 	where=$units
-	sed -i -e "s|/usr/sbin/attnd|$tmp/install/usr/sbin/attnd|" -e "s|/usr/libexec/|$tmp/install/usr/libexec/|" \
-		-e "s|file:/usr/|file:$tmp/install/usr/|" "$units"/*.service
+	sed -i -e "s|=$PREFIX/|=$tmp/install$PREFIX/|" -e "s|file:$PREFIX/|file:$tmp/install$PREFIX/|" "$units"/*.service
 fi
 
 if command -v systemd-analyze >/dev/null; then

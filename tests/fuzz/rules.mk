@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Fuzzers. make check runs them over their seeds; make fuzz FUZZ_SECONDS=60 builds them with
+# clang-19's libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer in $(O)-fuzz, and lets each
+# look for so long, from the seeds and from what it found before ($(O)-fuzz/corpus). An input that
+# fails stands in $(O)-fuzz as crash-*, and is run again by the same program: build-fuzz/... FILE.
+FUZZERS := config handshake entries
+FUZZ_SECONDS ?= 60
+fuzz_objs_handshake := $(addprefix $(O)/tests/control/,stub_leader.o peer.o)
+
+ifeq ($(FUZZ),1)
+fuzz_main := -fsanitize=fuzzer
+else
+fuzz_main := $(O)/tests/fuzz/replay.o
+CHECK_TESTS += $(FUZZERS:%=$(O)/tests/fuzz/fuzz_%)
+endif
+
+define fuzzer
+$(O)/tests/fuzz/fuzz_$(1): $(O)/tests/fuzz/fuzz_$(1).o $(fuzz_objs_$(1)) $(filter %.o,$(fuzz_main)) $(O)/libdaemon.a $(O)/flags
+	$$(call say,LD,$$@)
+	$$(link) $(filter -%,$(fuzz_main)) $$(DAEMON_LIBS)
+endef
+$(foreach f,$(FUZZERS),$(eval $(call fuzzer,$(f))))
+
+.PHONY: fuzz fuzzers
+fuzzers: $(FUZZERS:%=$(O)/tests/fuzz/fuzz_%)
+fuzz:
+	$(Q)$(MAKE) --no-print-directory CC=clang-19 O=$(O)-fuzz FUZZ=1 SAN=fuzzer-no-link,address,undefined fuzzers
+	$(Q)set -e; for f in $(FUZZERS); do echo "# fuzzing $$f for $(FUZZ_SECONDS) s"; mkdir -p $(O)-fuzz/corpus/$$f; \
+	  ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+	  $(O)-fuzz/tests/fuzz/fuzz_$$f -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=30 -rss_limit_mb=4096 \
+	  -print_final_stats=1 -verbosity=0 -artifact_prefix=$(O)-fuzz/ $(O)-fuzz/corpus/$$f tests/fuzz/seeds/$$f 2>&1 | \
+	  { grep -vE '^(stat::(new_units|slowest|peak)|$$)' || true; }; done
