@@ -128,7 +128,7 @@ static void end(void)
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++) {
 		const struct cache *c = s.leader->pool.caches[i];
 
-		MUST(!c || (c->free + c->evictable == c->total && c->outstanding == 0));
+		MUST(!c || (c->free + c->evictable == c->total && c->claimed == 0));
 	}
 	send_letter((struct mail){.type = MAIL_STOP});
 	while ((letter = next_letter()).type != MAIL_STOPPED)
