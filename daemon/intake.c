@@ -569,9 +569,10 @@ static struct answer need_engine(struct leader *l, struct lead_session *ls, uint
 /* Of what makes a sequence: may it have one more? */
 static struct answer check_limits(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
 {
+	bool opens = sqe->opcode == ATTND_OP_SEQ_OPEN || sqe->opcode == ATTND_OP_SEQ_WAIT;
 	uint64_t n = sqe->sequence.num_tokens;
 
-	if (sqe->opcode == ATTND_OP_SEQ_OPEN && !ls->opening.seq && !seq_find(ls->engine, sqe->sequence.key))
+	if (opens && !ls->opening.seq && !seq_find(ls->engine, sqe->sequence.key))
 		return limits_open(l, ls, n < sqe->sequence.max_match ? n : sqe->sequence.max_match);
 	if (sqe->opcode == ATTND_OP_SEQ_FORK)
 		return limits_fork(l, ls, n);

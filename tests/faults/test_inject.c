@@ -62,7 +62,7 @@ static void arm(uint64_t nth)
 
 static uint64_t stride(void)
 {
-	return getenv("TEST_LONG") ? 1 : sanitized() ? 13 : 5;
+	return getenv("TEST_LONG") ? 1 : sanitized() ? 13 : 3;
 }
 
 static int start(struct daemon *d)
