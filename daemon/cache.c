@@ -241,6 +241,17 @@ void cache_trade_places(struct cache *c, uint32_t id, uint32_t copy)
 	atomic_store_explicit(&o->place, old, memory_order_release);
 }
 
+static void prefetch_removal(const struct cache *c, uint32_t id)
+{
+	const struct block_aux *a = cache_aux(c, id);
+
+	if (a->kids > 1 || aux_hold(a))
+		return;
+	attnd_index_prefetch(&c->index, id);
+	if (a->peek)
+		__builtin_prefetch((const void *)attnd_peek_bucket(c->peek, a->peek, 0), 1);
+}
+
 /* Out of the tree; hold is 0 and there are no children. */
 static void unpublish(struct cache *c, uint32_t id)
 {
@@ -250,6 +261,8 @@ static void unpublish(struct cache *c, uint32_t id)
 
 	if (a->peek)
 		__builtin_prefetch((const void *)attnd_peek_bucket(c->peek, a->peek, 0), 1);
+	if (parent != NONE) /* it may go next */
+		prefetch_removal(c, parent);
 	/* B3: recycling is count = 0, unlink, generation + 1, reuse. */
 	atomic_store_explicit(&b->count, 0, memory_order_release);
 	lru_remove(c, id);
