@@ -44,8 +44,11 @@ static void print_help(FILE *out)
 	      "              let go of one, of a cache's, or of all\n"
 	      "  evict cache=NAME blocks=N\n"
 	      "              free the blocks that would go next\n"
-	      "  flush cache=NAME\n"
-	      "              free all that nobody holds\n"
+	      "  flush [cache=NAME]\n"
+	      "              free all that nobody holds, of one cache or of all\n"
+	      "  set [LIMIT=VALUE...]\n"
+	      "              change limits until the next restart or reload, or show them: pin-budget,\n"
+	      "              namespace-quota, session-quota, cache-shares, max-sequences, eviction\n"
 	      "\n"
 	      "  A cache is named by cache=, and where that is not enough by realm= and fingerprint=. A pin\n"
 	      "  takes the namespace's tenant=, adapter= and salt=.\n"
@@ -505,6 +508,8 @@ static bool add_argument(json_t *request, char *word)
 		item = byte_list(value);
 	else if (!strcmp(word, "blocks") || !strcmp(word, "seconds") || !strcmp(word, "pin"))
 		item = *value && !*end && !errno ? json_integer(n) : NULL;
+	else if (strchr(word, '-') && *value && !*end && !errno) /* a limit */
+		item = json_integer(n);
 	else
 		item = json_string(value);
 	return !json_object_set_new(request, strcmp(word, "text") ? word : "tokens", item);
@@ -560,8 +565,8 @@ int main(int argc, char **argv)
 		{"socket", required_argument, NULL, 's'}, {"json", no_argument, NULL, 'j'},
 		{"text", no_argument, NULL, 't'},	  {"help", no_argument, NULL, 'h'},
 		{"version", no_argument, NULL, 'v'},	  {0}};
-	static const char *const commands[] = {"status", "sessions", "caches", "plan",	"pins",
-					       "tree",	 "pin",	     "unpin",  "flush", "evict"};
+	static const char *const commands[] = {"status", "sessions", "caches", "plan",	"pins", "tree",
+					       "pin",	 "unpin",    "flush",  "evict", "set"};
 	const char *path = NULL;
 	struct how how = {0};
 	int option;

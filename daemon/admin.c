@@ -25,8 +25,8 @@
 #define REQUEST_MIN	256
 #define REQUEST_MAX	(1 << 20) /* a long prompt's tokens as text */
 
-static const char *const commands[] = {"status", "sessions", "caches", "plan",	"pins",
-				       "tree",	 "pin",	     "unpin",  "flush", "evict"};
+static const char *const commands[] = {"status", "sessions", "caches", "plan",	"pins", "tree",
+				       "pin",	 "unpin",    "flush",  "evict", "set"};
 
 struct connection {
 	struct admin *admin;
@@ -244,9 +244,9 @@ static void ask(struct connection *c, size_t length)
 	command = find_command(request);
 	if (!command) {
 		json_decref(request);
-		answer_error(
-			c, -EINVAL,
-			"unknown command: status, sessions, caches, plan, pins, tree, pin, unpin, flush or evict");
+		answer_error(c, -EINVAL,
+			     "unknown command: status, sessions, caches, plan, pins, tree, pin, unpin, flush, evict "
+			     "or set");
 		return;
 	}
 	/* Nothing more is read. */

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "../shm/region.h"
+#include "limits.h"
 
 struct session;
 struct json_t;
@@ -26,6 +27,7 @@ enum mail_type {
 	MAIL_SEGMENT_DEL, /* session, index: answered by MAIL_SEGMENT_DONE once no job uses it; region comes back */
 	MAIL_OWNER_GONE,  /* session: the owner of the engine that it made has ended */
 	MAIL_ADMIN,	  /* command: answered by MAIL_ADMIN_DONE with reply */
+	MAIL_LIMITS,	  /* limits */
 	MAIL_STOP,	  /* drain: finish running jobs, then answer MAIL_STOPPED and return */
 	/* leader -> control */
 	MAIL_SESSION_FREED, /* session: nothing of the leader's refers to it any more */
@@ -45,6 +47,7 @@ struct mail {
 	struct json_t *args;  /* MAIL_ADMIN: an object, the receiver's */
 	struct json_t *reply; /* MAIL_ADMIN_DONE: a new reference */
 	void *cookie;	      /* MAIL_ADMIN: comes back */
+	struct limits limits; /* MAIL_LIMITS */
 	struct mail *next;
 };
 

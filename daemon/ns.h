@@ -19,6 +19,7 @@
 struct ns_entry {
 	uint8_t digest[32];
 	uint8_t peek_key[16]; /* random, its own for as long as it lives */
+	uint64_t held;	      /* bytes on each node that its sequences hold, of all caches */
 	uint32_t refs;	      /* 0: free */
 	uint32_t next;	      /* bucket chain, or free list */
 };
@@ -40,6 +41,11 @@ int ns_get(struct ns_table *t, const void *fields, size_t bytes, uint32_t *ret_i
 bool ns_field(const void *fields, size_t bytes, uint16_t tag, const char **ret, size_t *ret_bytes);
 /** What a cache's prefixes of this namespace are hashed with; `salt` tells caches apart. */
 void ns_peek_key(const struct ns_table *t, uint32_t id, const uint8_t salt[16], uint8_t ret[16]);
+/** Its sequences hold so many bytes more. */
+static inline void ns_hold(struct ns_table *t, uint32_t id, int64_t bytes)
+{
+	t->entries[id].held += (uint64_t)bytes;
+}
 void ns_ref(struct ns_table *t, uint32_t id);
 void ns_unref(struct ns_table *t, uint32_t id);
 

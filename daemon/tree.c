@@ -146,6 +146,8 @@ void held_stand(struct held *h, struct cache *c, uint32_t stand)
 
 	if (stand != NONE)
 		cache_ref(c, h->account, stand);
+	if (stand != NONE && h->priority)
+		cache_raise(c, stand, h->priority);
 	h->stand = stand;
 	if (old != NONE)
 		cache_unref(c, h->account, old);
@@ -279,7 +281,7 @@ int held_match(struct held *h, struct cache *c, uint32_t ns, const uint64_t *tok
 
 	if (!k)
 		return 0;
-	end = c->commons ? holdable(c, h->account, &stand, h->length + k) : h->length + k;
+	end = c->granted ? holdable(c, h->account, &stand, h->length + k) : h->length + k;
 	if (end <= h->length)
 		return 0;
 	blocks = (uint32_t)((end + c->block_size - 1) >> c->slots_shift);
@@ -316,6 +318,7 @@ int held_fork(struct held *to, struct held *from, struct cache *c, uint64_t leng
 		return r;
 	while (stand != NONE && begins_at(c, stand) >= length)
 		stand = cache_block(c, stand)->parent;
+	to->priority = from->priority;
 	to->account = from->account; /* so that no private block counts in two */
 	held_stand(to, c, stand);
 	to->num = blocks;
@@ -426,7 +429,7 @@ uint64_t held_publish(struct held *h, struct cache *c, uint32_t ns, uint64_t upt
 		if (e->id == stand && publish_in_place(h, c, ns, stand, end))
 			continue;
 		k = tree_match(c, ns, &stand, h->stand_pos, tokens, end - h->stand_pos, NULL);
-		if (k && c->commons &&
+		if (k && c->granted &&
 		    !cache_make_room(c, h->account, path_idle(c, stand), account_path(c, h->account, stand)))
 			break; /* holding it would take from what is guaranteed to others */
 		if (k) {

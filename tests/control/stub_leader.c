@@ -121,6 +121,8 @@ static void handle(struct leader *l, struct mail *letter)
 		letter->type = MAIL_ADMIN_DONE;
 		answer(l, letter);
 		break;
+	case MAIL_LIMITS:
+		break;
 	case MAIL_STOP:
 		l->counts.stops++;
 		if (l->flags & STUB_STUCK)
