@@ -315,6 +315,8 @@ static bool add_argument(json_t *request, char *word)
 		item = byte_list(value);
 	else if (!strcmp(word, "blocks") || !strcmp(word, "seconds") || !strcmp(word, "pin"))
 		item = *value && !*end && !errno ? json_integer(n) : NULL;
+	else if (strchr(word, '-') && *value && !*end && !errno) /* a limit */
+		item = json_integer(n);
 	else
 		item = json_string(value);
 	return !json_object_set_new(request, strcmp(word, "text") ? word : "tokens", item);

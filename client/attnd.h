@@ -266,6 +266,13 @@ struct attnd_open_info {
 int attnd_seq_open(attnd_t *a, uint64_t key, uint32_t ns, const uint64_t *tokens, uint64_t num_tokens,
 		   uint64_t max_match, struct attnd_open_info *ret);
 
+/**
+ * The priority (0, as at first, to 7) of sequences that this connection opens from now on. Where the
+ * daemon evicts by it (eviction = priority) what such a sequence holds or publishes, and all before
+ * it, outlives everything of a lower one; otherwise it is ignored. Forks inherit it. -EINVAL.
+ */
+int attnd_priority(attnd_t *a, uint32_t priority);
+
 /** Why attnd_seq_wait has returned. */
 enum attnd_waited {
 	ATTND_WAITED_ALONE,    /* nobody is computing more of it: it did not wait */

@@ -331,6 +331,7 @@ struct attnd {
 	char name[32];
 	uint32_t entries;
 	uint64_t timeout_ns, default_deadline_us, spin_ns;
+	uint32_t priority;
 	uint8_t engine_id[16];
 	bool has_engine, engine_create;
 	int owner_pidfd;

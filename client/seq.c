@@ -182,6 +182,7 @@ static int open_request(struct attnd *a, struct cl_request *r, uint64_t key, uin
 	r->sqe.sequence.key = key;
 	r->sqe.sequence.tokens = offset;
 	r->sqe.sequence.max_match = max_match;
+	r->sqe.sequence.priority = a->priority;
 	r->job.has_value = true;
 	*ret_tokens = scratch;
 	return 0;
@@ -247,6 +248,14 @@ int attnd_seq_open_async(attnd_t *a, uint64_t key, uint32_t ns, const uint64_t *
 	return seq_open(a, key, ns, tokens, num_tokens, max_match, CL_ASYNC, NULL, ret_job);
 }
 
+int attnd_priority(attnd_t *a, uint32_t priority)
+{
+	if (priority > ATTND_MAX_PRIORITY)
+		return cl_fail(a, -EINVAL, ATTND_FIELD_PRIORITY, ATTND_MAX_PRIORITY);
+	a->priority = priority;
+	return 0;
+}
+
 /* ---- Open, and wait for a twin ---- */
 
 static int check_wait(struct attnd *a, const struct attnd_wait_options *o)
@@ -282,6 +291,7 @@ static int wait_request(struct attnd *a, struct cl_request *r, uint64_t key, uin
 	r->sqe.opcode = ATTND_OP_SEQ_WAIT;
 	r->sqe.wait.want = o->want;
 	r->sqe.wait.quiet_us = (uint32_t)o->quiet_us;
+	r->sqe.wait.priority = a->priority;
 	if (o->deadline_us)
 		r->sqe.deadline_us = (uint32_t)o->deadline_us;
 	s = open_record(a, key, ns, tokens, num_tokens, most);

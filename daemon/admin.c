@@ -26,8 +26,8 @@
 #define REQUEST_MIN	256
 #define REQUEST_MAX	(1 << 20) /* a long prompt's tokens as text */
 
-static const char *const commands[] = {"status", "sessions", "caches", "plan",	"pins",	   "tree",
-				       "pin",	 "unpin",    "flush",  "evict", "metrics", "stat"};
+static const char *const commands[] = {"status", "sessions", "caches", "plan", "pins",	  "tree", "pin",
+				       "unpin",	 "flush",    "evict",  "set",  "metrics", "stat"};
 
 struct connection {
 	struct admin *admin;
@@ -249,8 +249,7 @@ static void ask(struct connection *c, size_t length)
 		json_decref(request);
 		answer_error(c, -EINVAL,
 			     "unknown command: status, sessions, caches, plan, pins, tree, pin, unpin, flush, evict, "
-			     "metrics or "
-			     "stat");
+			     "set, metrics or stat");
 		return;
 	}
 	/* Nothing more is read. */

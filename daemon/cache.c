@@ -20,9 +20,10 @@ enum { LRU_LOOK = 16 };
 static void lru_remove(struct cache *c, uint32_t id)
 {
 	struct block_aux *a = cache_aux(c, id);
+	struct lru_list *l = &c->lru[a->priority];
 
-	*(a->prev == NONE ? &c->lru_first : &cache_aux(c, a->prev)->next) = a->next;
-	*(a->next == NONE ? &c->lru_last : &cache_aux(c, a->next)->prev) = a->prev;
+	*(a->prev == NONE ? &l->first : &cache_aux(c, a->prev)->next) = a->next;
+	*(a->next == NONE ? &l->last : &cache_aux(c, a->next)->prev) = a->prev;
 	a->prev = a->next = NONE;
 }
 
@@ -30,11 +31,12 @@ static void lru_remove(struct cache *c, uint32_t id)
 static void lru_link(struct cache *c, uint32_t id, uint32_t prev, uint32_t next)
 {
 	struct block_aux *a = cache_aux(c, id);
+	struct lru_list *l = &c->lru[a->priority];
 
 	a->prev = prev;
 	a->next = next;
-	*(prev == NONE ? &c->lru_first : &cache_aux(c, prev)->next) = id;
-	*(next == NONE ? &c->lru_last : &cache_aux(c, next)->prev) = id;
+	*(prev == NONE ? &l->first : &cache_aux(c, prev)->next) = id;
+	*(next == NONE ? &l->last : &cache_aux(c, next)->prev) = id;
 }
 
 /*
@@ -44,14 +46,15 @@ static void lru_link(struct cache *c, uint32_t id, uint32_t prev, uint32_t next)
  */
 static void lru_insert(struct cache *c, uint32_t id)
 {
+	const struct lru_list *l = &c->lru[cache_aux(c, id)->priority];
 	uint64_t use = cache_aux(c, id)->last_use;
-	uint32_t at = c->lru_last;
+	uint32_t at = l->last;
 
 	if (at == NONE || cache_aux(c, at)->last_use <= use) {
 		lru_link(c, id, at, NONE);
 		return;
 	}
-	at = c->lru_first;
+	at = l->first;
 	for (int i = 0; i < LRU_LOOK && at != NONE; i++) {
 		if (cache_aux(c, at)->last_use >= use) {
 			lru_link(c, id, cache_aux(c, at)->prev, at);
@@ -59,13 +62,20 @@ static void lru_insert(struct cache *c, uint32_t id)
 		}
 		at = cache_aux(c, at)->next;
 	}
-	at = c->lru_last;
+	at = l->last;
 	for (int i = 0; i < LRU_LOOK && at != NONE && cache_aux(c, at)->last_use > use; i++)
 		at = cache_aux(c, at)->prev;
-	lru_link(c, id, at, at == NONE ? c->lru_first : cache_aux(c, at)->next);
+	lru_link(c, id, at, at == NONE ? l->first : cache_aux(c, at)->next);
 }
 
 /* ---- Holds ---- */
+
+/* Somebody holds it now, or nobody does. */
+static void count_held(struct cache *c, uint32_t id, int n)
+{
+	cache_ext(c, id)->held += (uint32_t)n;
+	ns_hold(c->ns, cache_block(c, id)->ns, n * (int64_t)c->block_bytes);
+}
 
 /* A block's hold has passed from 0 to 1: so have, perhaps, its ancestors'. */
 static void hold_up(struct cache *c, uint32_t id)
@@ -75,7 +85,7 @@ static void hold_up(struct cache *c, uint32_t id)
 		uint32_t parent = cache_block(c, id)->parent;
 
 		c->evictable--;
-		cache_ext(c, id)->held++;
+		count_held(c, id, 1);
 		watch_held(c, a);
 		if (!a->kids)
 			lru_remove(c, id);
@@ -92,7 +102,7 @@ static void release_up(struct cache *c, uint32_t id)
 		uint32_t parent = cache_block(c, id)->parent;
 
 		c->evictable++;
-		cache_ext(c, id)->held--;
+		count_held(c, id, -1);
 		a->last_use = c->clock;
 		watch_released(c, a);
 		if (!a->kids)
@@ -144,7 +154,7 @@ void cache_unref(struct cache *c, struct account *account, uint32_t id)
 		c->clock++;
 		release_up(c, id);
 	} else {
-		cache_ext(c, id)->held--;
+		count_held(c, id, -1);
 		put_free(c, id);
 	}
 }
@@ -246,6 +256,17 @@ void cache_trade_places(struct cache *c, uint32_t id, uint32_t copy)
 	atomic_store_explicit(&o->place, old, memory_order_release);
 }
 
+static void prefetch_removal(const struct cache *c, uint32_t id)
+{
+	const struct block_aux *a = cache_aux(c, id);
+
+	if (a->kids > 1 || aux_hold(a))
+		return;
+	attnd_index_prefetch(&c->index, id);
+	if (a->peek)
+		__builtin_prefetch((const void *)attnd_peek_bucket(c->peek, a->peek, 0), 1);
+}
+
 /* Out of the tree; hold is 0 and there are no children. */
 static void unpublish(struct cache *c, uint32_t id)
 {
@@ -256,6 +277,8 @@ static void unpublish(struct cache *c, uint32_t id)
 	watch_evicted(c, id);
 	if (a->peek)
 		__builtin_prefetch((const void *)attnd_peek_bucket(c->peek, a->peek, 0), 1);
+	if (parent != NONE) /* it may go next */
+		prefetch_removal(c, parent);
 	/* B3: recycling is count = 0, unlink, generation + 1, reuse. */
 	atomic_store_explicit(&b->count, 0, memory_order_release);
 	lru_remove(c, id);
@@ -280,9 +303,44 @@ static void unpublish(struct cache *c, uint32_t id)
 	counters_add(c->counters, evicted_blocks, 1);
 }
 
+uint32_t cache_goes_after(const struct cache *c, uint32_t id)
+{
+	uint32_t p = 0;
+
+	if (id != NONE && cache_aux(c, id)->next != NONE)
+		return cache_aux(c, id)->next;
+	for (p = id == NONE ? 0 : cache_aux(c, id)->priority + 1u; p < CACHE_PRIORITIES; p++)
+		if (c->lru[p].first != NONE)
+			return c->lru[p].first;
+	return NONE;
+}
+
+void cache_raise(struct cache *c, uint32_t id, uint32_t priority)
+{
+	for (; id != NONE && cache_aux(c, id)->priority < priority; id = cache_block(c, id)->parent)
+		cache_aux(c, id)->priority = priority & 127;
+}
+
+void cache_level(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->num_ext; i++) {
+		for (uint32_t b = 0; c->ext[i].aux && b < c->blocks_per_slab; b++) {
+			uint32_t id = i * c->blocks_per_slab + b;
+			struct block_aux *a = &c->ext[i].aux[b];
+			bool listed = a->state == BLOCK_PUBLIC && !aux_hold(a) && !a->kids && a->priority;
+
+			if (listed)
+				lru_remove(c, id);
+			a->priority = 0;
+			if (listed)
+				lru_insert(c, id);
+		}
+	}
+}
+
 bool cache_evict(struct cache *c)
 {
-	uint32_t id = c->lru_first;
+	uint32_t id = cache_goes_after(c, NONE);
 
 	if (id == NONE)
 		return false;
@@ -385,13 +443,38 @@ static void empty_extent(struct cache *c, uint32_t i)
 	list_extent(c, i);
 }
 
+static uint32_t slabs_of(const struct cache *c)
+{
+	return (uint32_t)(c->total / c->blocks_per_slab);
+}
+
+/* Slabs that other caches have too little of: their minima. */
+static uint32_t kept_from(const struct cache *c)
+{
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++) {
+		const struct cache *o = c->pool->caches[i];
+
+		kept += o && o != c && o->min_slabs > slabs_of(o) ? o->min_slabs - slabs_of(o) : 0;
+	}
+	return kept;
+}
+
+static uint32_t free_for(const struct cache *c)
+{
+	uint32_t kept = kept_from(c);
+
+	return c->pool->num_free > kept ? c->pool->num_free - kept : 0;
+}
+
 static int add_slab(struct cache *c)
 {
 	struct block_extent *e;
 	uint32_t i;
 	int64_t slab;
 
-	if (!c->pool->num_free || vacant_extent(c, &i))
+	if (slabs_of(c) >= c->max_slabs || !free_for(c) || vacant_extent(c, &i))
 		return -ENOMEM;
 	slab = pool_take_slab(c->pool, c->id, i);
 	if (slab < 0) {
@@ -444,7 +527,11 @@ static void give_slab(struct cache *c, uint32_t ext)
 static uint64_t spare_slabs(const struct cache *c)
 {
 	uint64_t idle = (c->free + c->evictable) / c->blocks_per_slab;
-	uint64_t spare = c->total > c->claimed ? (c->total - c->claimed) / c->blocks_per_slab : 0;
+	uint64_t claimed = c->granted ? c->claimed : 0, kept = (uint64_t)c->min_slabs * c->blocks_per_slab;
+	uint64_t spare;
+
+	claimed = claimed > kept ? claimed : kept;
+	spare = c->total > claimed ? (c->total - claimed) / c->blocks_per_slab : 0;
 
 	return idle < spare ? idle : spare;
 }
@@ -452,6 +539,8 @@ static uint64_t spare_slabs(const struct cache *c)
 /* Take the slab of another cache whose blocks were all idle. */
 static int steal_slab(struct cache *c)
 {
+	if (slabs_of(c) >= c->max_slabs || c->pool->num_free < kept_from(c))
+		return -ENOMEM;
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++) {
 		struct cache *o = c->pool->caches[i];
 
@@ -470,7 +559,8 @@ static int steal_slab(struct cache *c)
 /* Blocks that the pool and other caches have to spare; counting stops at `enough`. */
 static uint64_t elsewhere(const struct cache *c, uint64_t enough)
 {
-	uint64_t have = (uint64_t)c->pool->num_free * c->blocks_per_slab;
+	uint64_t have = (uint64_t)free_for(c) * c->blocks_per_slab;
+	uint64_t room = c->max_slabs > slabs_of(c) ? (uint64_t)(c->max_slabs - slabs_of(c)) * c->blocks_per_slab : 0;
 
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES && have < enough; i++) {
 		const struct cache *o = c->pool->caches[i];
@@ -483,7 +573,7 @@ static uint64_t elsewhere(const struct cache *c, uint64_t enough)
 			}
 		}
 	}
-	return have;
+	return have < room ? have : room;
 }
 
 /* Slabs until there are so many more blocks. */
@@ -504,16 +594,51 @@ bool cache_make_room(struct cache *c, const struct account *a, uint64_t need, ui
 	uint64_t claim = c->claimed + account_claim(c, a, growth), more = claim > c->total ? claim - c->total : 0;
 	uint64_t have = c->free + c->evictable;
 
-	if (c->commons && claim == c->claimed)
-		more = 0; /* guaranteed already */
+	if (!c->granted || claim == c->claimed)
+		more = 0; /* nothing is guaranteed to others, or this is */
 	if (need > have && need - have > more)
 		more = need - have;
 	return !more || take_slabs(c, more);
 }
 
+uint64_t cache_free_slabs(const struct cache *c)
+{
+	uint64_t room = c->max_slabs > slabs_of(c) ? c->max_slabs - slabs_of(c) : 0, have = free_for(c);
+
+	return have < room ? have : room;
+}
+
+void cache_set_share(struct cache *c)
+{
+	const struct pool *p = c->pool;
+
+	c->min_slabs = 0;
+	c->max_slabs = p->num_slabs;
+	for (uint32_t i = 0; i < p->num_shares; i++) {
+		if (memcmp(p->shares[i].name, c->identity.name, sizeof(c->identity.name)))
+			continue;
+		c->min_slabs = p->num_slabs * p->shares[i].min / 100;
+		c->max_slabs = p->num_slabs * p->shares[i].max / 100;
+		c->max_slabs = c->max_slabs ? c->max_slabs : 1;
+	}
+}
+
+bool cache_shrink(struct cache *c)
+{
+	if (slabs_of(c) <= c->max_slabs || (c->granted && c->total < c->claimed + c->blocks_per_slab))
+		return false;
+	for (uint32_t e = 0; e < c->num_ext; e++) {
+		if (c->ext[e].slab != UINT32_MAX && !c->ext[e].held) {
+			give_slab(c, e);
+			return true;
+		}
+	}
+	return false;
+}
+
 uint64_t cache_capacity(const struct cache *c)
 {
-	return (uint64_t)c->pool->num_slabs * c->blocks_per_slab * c->block_size;
+	return (uint64_t)c->max_slabs * c->blocks_per_slab * c->block_size;
 }
 
 int cache_grant(struct cache *c, struct account *a, uint64_t blocks)
@@ -527,7 +652,7 @@ int cache_grant(struct cache *c, struct account *a, uint64_t blocks)
 	return 0;
 }
 
-uint32_t cache_alloc(struct cache *c, struct account *account)
+uint32_t cache_alloc(struct cache *c, struct account *account, uint32_t ns)
 {
 	struct block_aux *a;
 	uint32_t id;
@@ -540,7 +665,8 @@ uint32_t cache_alloc(struct cache *c, struct account *account)
 	a = cache_aux(c, id);
 	c->free_head = a->next;
 	c->free--;
-	cache_ext(c, id)->held++;
+	cache_block(c, id)->ns = ns;
+	count_held(c, id, 1);
 	*a = (struct block_aux){.state = BLOCK_PRIVATE,
 				.refs = 1,
 				.chain = NONE,
@@ -701,7 +827,10 @@ int cache_create(struct pool *p, struct ns_table *ns, struct attnd_counters *cou
 	c->counters = counters;
 	strncpy(c->realm, realm, sizeof(c->realm) - 1);
 	set_peek_salt(c);
-	c->free_head = c->lru_first = c->lru_last = NONE;
+	cache_set_share(c);
+	c->free_head = NONE;
+	for (int i = 0; i < CACHE_PRIORITIES; i++)
+		c->lru[i] = (struct lru_list){NONE, NONE};
 	r = set_format(c, features, field);
 	if (r)
 		goto fail;
@@ -785,6 +914,8 @@ static const char *check_block(const struct cache *c, uint32_t id)
 		return "count or first out of range";
 	if (b->parent != NONE && b->parent_generation != cache_block(c, b->parent)->generation)
 		return "parent of another generation";
+	if (b->parent != NONE && cache_aux(c, b->parent)->priority < a->priority)
+		return "a parent of lower priority";
 	if (b->parent != NONE && b->first && cache_block(c, b->parent)->first >= b->first)
 		return "a sibling's parent begins no earlier";
 	for (uint32_t k = a->first_kid; k != NONE; k = cache_aux(c, k)->kid_next) {
@@ -822,8 +953,13 @@ const char *cache_check(const struct cache *c)
 			leaves += !a->kids;
 		}
 	}
-	for (uint32_t id = c->lru_first; id != NONE; id = cache_aux(c, id)->next)
-		listed++;
+	for (int p = 0; p < CACHE_PRIORITIES; p++) {
+		for (uint32_t id = c->lru[p].first; id != NONE; id = cache_aux(c, id)->next) {
+			listed++;
+			if (cache_aux(c, id)->priority != p)
+				return "a leaf in another priority's list";
+		}
+	}
 	if (total != c->total || free != c->free || idle != c->evictable)
 		return "free + evictable + referenced != total";
 	if (!check_extents(c))

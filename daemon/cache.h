@@ -26,6 +26,8 @@
 struct ns_table;
 struct held;
 
+enum { CACHE_PRIORITIES = 8 };
+
 enum block_state { BLOCK_FREE, BLOCK_PRIVATE, BLOCK_PUBLIC };
 
 /* What is derived from the descriptors, or lives no longer than the sequences. */
@@ -42,7 +44,8 @@ struct block_aux {
 	uint32_t born_ms, idle_ms; /* watch.c's: when it was published, and last released; 0: not yet */
 	uint16_t fill;		   /* slots [count, fill) hold private tokens of the owner, or of several if frozen */
 	uint8_t state;
-	bool frozen; /* several sequences hold private slots: nobody writes in place */
+	bool frozen : 1;      /* several sequences hold private slots: nobody writes in place */
+	uint8_t priority : 7; /* of it and all that follows it the highest; the lowest goes first */
 };
 
 struct block_extent {
@@ -86,11 +89,14 @@ struct cache {
 	uint32_t num_ext, cap_ext;
 	struct attnd_index index;
 	uint32_t free_head;
-	uint32_t lru_first, lru_last; /* evictable leaves, oldest first */
+	struct lru_list {
+		uint32_t first, last;
+	} lru[CACHE_PRIORITIES]; /* evictable leaves, oldest first */
 	uint64_t clock;
 	uint64_t total, free, evictable; /* blocks; referenced = total - free - evictable */
 	struct account *accounts;	 /* account.h's: none without a grant */
 	struct account *commons;	 /* of these, everybody's without one */
+	uint32_t min_slabs, max_slabs;	 /* that it keeps, that it may have */
 	uint64_t claimed;		 /* blocks: what accounts use, or are guaranteed if that is more */
 	uint64_t granted;		 /* blocks, sum of the grants */
 	uint64_t evicted, collapsed;	 /* blocks, since the start */
@@ -155,14 +161,18 @@ void cache_destroy(struct cache *c);
  */
 bool cache_make_room(struct cache *c, const struct account *a, uint64_t need, uint64_t growth);
 
+/** Slabs that it could take without anything being evicted. */
+uint64_t cache_free_slabs(const struct cache *c);
+
 /** Tokens that the pool could hold of this cache alone. */
 uint64_t cache_capacity(const struct cache *c);
 
 /** Grant an account so many blocks, backed by slabs of the cache's own. 0 or -ENOMEM. */
 int cache_grant(struct cache *c, struct account *a, uint64_t blocks);
 
-/** A private block with one reference: free, else a new slab, else by eviction. ATTND_BLOCK_NONE: none. */
-uint32_t cache_alloc(struct cache *c, struct account *a);
+/** A private block of a namespace with one reference: free, else a new slab, else by eviction. ATTND_BLOCK_NONE:
+ * none. */
+uint32_t cache_alloc(struct cache *c, struct account *a, uint32_t ns);
 
 /* `a`: through whose account; NULL: the commons. */
 void cache_ref(struct cache *c, struct account *a, uint32_t id);
@@ -184,6 +194,18 @@ void cache_filled(struct cache *c, uint32_t id);
  * tokens: the published one then holds what the copy held. Nobody but the caller uses either.
  */
 void cache_trade_places(struct cache *c, uint32_t id, uint32_t copy);
+
+/** It is held by somebody of this priority: so is all before it. */
+void cache_raise(struct cache *c, uint32_t id, uint32_t priority);
+/** All are equal from now on. */
+void cache_level(struct cache *c);
+/** The leaf that goes after this one, or (NONE) the first. NONE: there is none. */
+uint32_t cache_goes_after(const struct cache *c, uint32_t id);
+
+/** The pool's shares have changed: take over what is this cache's. */
+void cache_set_share(struct cache *c);
+/** Give one slab back that it has beyond its maximum, if nobody holds a block of it. False: nothing to do. */
+bool cache_shrink(struct cache *c);
 
 /** Evict one leaf. False if there is none. */
 bool cache_evict(struct cache *c);

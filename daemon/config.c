@@ -22,6 +22,7 @@
 
 #include "../kernels/cpu.h"
 #include "http.h"
+#include "quota.h"
 #include "log.h"
 #include "memory.h"
 #include "peer.h"
@@ -30,7 +31,18 @@
 #define DEFAULT_FILE "/etc/attnd/attnd.conf"
 #define MIB	     (UINT64_C(1) << 20)
 
-enum type { TYPE_STRING, TYPE_SIZE, TYPE_U32, TYPE_MODE, TYPE_BOOL, TYPE_HUGE, TYPE_LOOP, TYPE_LEVEL, TYPE_CPUMASK };
+enum type {
+	TYPE_STRING,
+	TYPE_SIZE,
+	TYPE_U32,
+	TYPE_MODE,
+	TYPE_BOOL,
+	TYPE_HUGE,
+	TYPE_LOOP,
+	TYPE_LEVEL,
+	TYPE_CPUMASK,
+	TYPE_EVICTION
+};
 
 struct key {
 	const char *section, *name;
@@ -54,6 +66,7 @@ static const struct key keys[CONFIG_NUM_KEYS] = {
 
 static const char *const huge_names[] = {"auto", "off", "require", NULL};
 static const char *const loop_names[] = {"auto", "io_uring", "epoll", NULL};
+static const char *const eviction_names[] = {"lru", "priority", NULL};
 static const char *const level_names[] = {"err", "warn", "info", "debug", NULL};
 static const char *const bool_names[] = {"false", "true", NULL};
 static const char *const source_names[] = {"default", "file", "environment", "flag"};
@@ -89,7 +102,10 @@ __attribute__((format(printf, 2, 3))) static int fail(struct loader *l, const ch
 
 static const char *const *choices(enum type type)
 {
-	return type == TYPE_HUGE ? huge_names : type == TYPE_LOOP ? loop_names : level_names;
+	return type == TYPE_HUGE       ? huge_names
+	       : type == TYPE_LOOP     ? loop_names
+	       : type == TYPE_EVICTION ? eviction_names
+				       : level_names;
 }
 
 static void *member(const struct config *cfg, const struct key *k)
@@ -529,6 +545,7 @@ static int check_names(struct loader *l)
 {
 	struct config *cfg = l->cfg;
 	struct tenant_rules tenants;
+	struct limits limits;
 	struct peer_ids ids;
 	const char *bad;
 	char at[320];
@@ -545,6 +562,9 @@ static int check_names(struct loader *l)
 		return fail(l, "%s: no user \"%s\", or too many", origin(l, CONFIG_KEY_allow_users, at), bad);
 	if ((bad = peer_list_parse(cfg->allow_groups, PEER_GROUPS, &ids)))
 		return fail(l, "%s: no group \"%s\", or too many", origin(l, CONFIG_KEY_allow_groups, at), bad);
+	if ((bad = limits_parse_shares(cfg->cache_shares, &limits)))
+		return fail(l, "%s: \"%s\" is not NAME:MIN:MAX in percent, or minima sum to more than 100",
+			    origin(l, CONFIG_KEY_cache_shares, at), bad);
 	if ((bad = tenant_rules_parse(cfg->tenants, &tenants)))
 		return fail(l, "%s: \"%s\" is not WHO:TENANT with a user, @group or *, or they are too many",
 			    origin(l, CONFIG_KEY_tenants, at), bad);
@@ -696,7 +716,8 @@ static void swap_member(struct config *a, struct config *b, const struct key *k)
 				       [TYPE_BOOL] = sizeof(bool),
 				       [TYPE_HUGE] = 4,
 				       [TYPE_LOOP] = 4,
-				       [TYPE_LEVEL] = 4};
+				       [TYPE_LEVEL] = 4,
+				       [TYPE_EVICTION] = 4};
 	char saved[8];
 
 	memcpy(saved, member(a, k), sizes[k->type]);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 enum config_hugepages { CONFIG_HUGE_AUTO, CONFIG_HUGE_OFF, CONFIG_HUGE_REQUIRE };
+enum config_eviction { CONFIG_EVICT_LRU, CONFIG_EVICT_PRIORITY };
 enum config_event_loop { CONFIG_LOOP_AUTO, CONFIG_LOOP_URING, CONFIG_LOOP_EPOLL };
 
 /*
@@ -60,9 +61,17 @@ enum config_event_loop { CONFIG_LOOP_AUTO, CONFIG_LOOP_URING, CONFIG_LOOP_EPOLL 
 	X(limits, "max-sessions", U32, max_sessions, "256", 1, 65536, RELOAD, "clients connected at once")          \
 	X(limits, "max-sessions-per-uid", U32, max_sessions_per_uid, "0", 0, 65536, RELOAD,                         \
 	  "of one uid; 0: three quarters of max-sessions")                                                          \
-	X(limits, "pin-budget", U32, pin_budget, "25", 0, 100, START,                                               \
+	X(limits, "pin-budget", U32, pin_budget, "25", 0, 100, RELOAD,                                              \
 	  "percent of the pool that administrators may pin")                                                        \
-	X(limits, "max-sequences", U32, max_sequences, "65536", 1, 1 << 24, START, "open sequences of one engine")  \
+	X(limits, "namespace-quota", U32, namespace_quota, "100", 1, 100, RELOAD,                                   \
+	  "percent of the pool that the sequences of a namespace may hold, beside what is free")                    \
+	X(limits, "session-quota", U32, session_quota, "100", 1, 100, RELOAD,                                       \
+	  "percent of the pool that the sequences of an engine may hold, beside what is free")                      \
+	X(limits, "cache-shares", STRING, cache_shares, "", 0, 0, RELOAD,                                           \
+	  "NAME:MIN:MAX, separated by commas: percent of the pool that caches of a name keep, and take at most")    \
+	X(limits, "eviction", EVICTION, eviction, "lru", 0, 0, RELOAD,                                              \
+	  "what goes first: lru, or priority (the least first, then lru)")                                          \
+	X(limits, "max-sequences", U32, max_sequences, "65536", 1, 1 << 24, RELOAD, "open sequences of one engine") \
 	X(limits, "max-sequences-per-uid", U32, max_sequences_per_uid, "0", 0, UINT32_MAX, START,                   \
 	  "of all engines of one uid; 0: no limit")                                                                 \
 	X(limits, "max-tokens", SIZE, max_tokens, "0", 0, UINT64_C(1) << 50, START,                                 \
@@ -132,7 +141,11 @@ struct config {
 	uint32_t max_sessions;	       /* all */
 	uint32_t max_sessions_per_uid; /* not 0 after config_load */
 	uint32_t pin_budget;	       /* percent of the pool */
-	uint32_t max_sequences;	       /* of one engine */
+	uint32_t namespace_quota;      /* percent of the pool */
+	uint32_t session_quota;	       /* percent of the pool */
+	enum config_eviction eviction;
+	char *cache_shares;	/* NAME:MIN:MAX, percent of the pool */
+	uint32_t max_sequences; /* of one engine */
 	uint32_t max_sequences_per_uid;
 	uint64_t max_tokens, max_tokens_per_uid; /* 0: no limit, as in all of these */
 	uint32_t max_in_flight, max_in_flight_per_uid;

@@ -124,7 +124,10 @@ struct answer engine_cache_open(struct engine *e, struct pool *p, struct ns_tabl
 		c->peek = &e->realm->peek;
 	}
 	c->engines++;
-	e->caches[e->num_caches++] = (struct engine_cache){.cache = c};
+	e->caches[e->num_caches] = (struct engine_cache){.cache = c};
+	if (p->engine_quota != UINT64_MAX) /* without memory for it the quota is not watched */
+		(void)account_create(c, &e->caches[e->num_caches].account);
+	e->num_caches++;
 	return opened(e, i);
 }
 
@@ -361,6 +364,12 @@ static void begin_opening(struct seq *s, uint64_t n, uint64_t max_match, struct 
 				.limit = n < max_match ? n : max_match,
 				.hash = begin_hash(s),
 				.matches = true};
+}
+
+void seq_set_priority(struct seq *s, uint32_t priority)
+{
+	for (uint32_t i = 0; i < s->engine->num_caches; i++)
+		s->in[i].held.priority = priority;
 }
 
 struct answer seq_open_begin(struct engine_table *t, struct engine *e, uint64_t key, uint32_t ns_handle, uint64_t n,

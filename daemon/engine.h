@@ -142,6 +142,8 @@ struct answer seq_open_begin(struct engine_table *t, struct engine *e, uint64_t 
 			     uint64_t max_match, struct opening *ret);
 /** The next opening_slice() tokens from o->at on. ANSWER_LATER, or the answer; ANSWER_WAITS after seq_wait_begin. */
 struct answer seq_open_step(struct opening *o, const uint64_t *tokens, uint32_t n);
+/** Before its first step: what it holds and publishes is kept so much the longer. */
+void seq_set_priority(struct seq *s, uint32_t priority);
 void seq_open_abort(struct opening *o);
 /** All of it at once. */
 struct answer seq_open(struct engine_table *t, struct engine *e, uint64_t key, uint32_t ns_handle,

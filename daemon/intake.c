@@ -268,6 +268,8 @@ static struct answer op_open(struct leader *l, struct lead_session *ls, const st
 
 	if (n > ATTND_MAX_SEQ_TOKENS)
 		return ANSWER_BAD(EINVAL, TOKENS, ATTND_MAX_SEQ_TOKENS);
+	if (sqe->sequence.priority > ATTND_MAX_PRIORITY)
+		return ANSWER_BAD(EINVAL, PRIORITY, ATTND_MAX_PRIORITY);
 	if (n && !arena_at(ls, sqe->sequence.tokens, n * sizeof(uint64_t), sizeof(uint64_t)))
 		return ANSWER_BAD(EFAULT, OFFSET, sqe->sequence.tokens);
 	if (!o->seq) {
@@ -275,6 +277,8 @@ static struct answer op_open(struct leader *l, struct lead_session *ls, const st
 				   sqe->sequence.max_match, o);
 		if (!o->seq)
 			return a;
+		if (l->limits.eviction == CONFIG_EVICT_PRIORITY)
+			seq_set_priority(o->seq, sqe->sequence.priority);
 	}
 	return open_slice(l, ls, sqe->sequence.tokens);
 }
@@ -505,11 +509,11 @@ static uint32_t words_used(const struct attnd_sqe *sqe)
 	static const uint32_t used[ATTND_OP_RESERVED_END] = {
 		[ATTND_OP_ENGINE] = 0xf3,	[ATTND_OP_CACHE_OPEN] = 0xf3,  [ATTND_OP_GRANT] = 0xf7,
 		[ATTND_OP_SCALES] = 0x37,	[ATTND_OP_NAMESPACE] = 0xf3,   [ATTND_OP_PARAMS] = 0xff,
-		[ATTND_OP_SEQ_OPEN] = 0xffff,	[ATTND_OP_SEQ_FORK] = 0xf00fc, [ATTND_OP_SEQ_TRIM] = 0xfc,
+		[ATTND_OP_SEQ_OPEN] = 0x30ffff, [ATTND_OP_SEQ_FORK] = 0xf00fc, [ATTND_OP_SEQ_TRIM] = 0xfc,
 		[ATTND_OP_SEQ_CLOSE] = 0xf0,	[ATTND_OP_PLAN] = 0x3ff7,      [ATTND_OP_PLAN_END] = 0x3,
 		[ATTND_OP_DECODE] = 0xffffff,	[ATTND_OP_EXTEND] = 0xffffff,  [ATTND_OP_CANCEL] = 0x3,
 		[ATTND_OP_PEEK_KEY] = 0xf7,	[ATTND_OP_EXPORT] = 0xfff7,    [ATTND_OP_SLOT_TABLE] = 0xf3,
-		[ATTND_OP_SEQ_WAIT] = 0x3fffff,
+		[ATTND_OP_SEQ_WAIT] = 0xffffff,
 	};
 
 	return sqe->opcode == ATTND_OP_SEQ_CLOSE && (sqe->flags & ATTND_CLOSE_MANY) ? 0xffc : used[sqe->opcode];

@@ -73,6 +73,7 @@ struct leader {
 	uint64_t now; /* ns, of this round */
 	void *copy;   /* what was copied out of an arena */
 	size_t copy_bytes;
+	struct limits limits;
 	struct pin *pins; /* manage.c's */
 	struct chore *chores;
 	uint32_t num_pins, num_chores, last_pin;
@@ -153,6 +154,8 @@ char *explain_plans(const struct leader *l);
 bool manage_begin(struct leader *l, const struct mail *m);
 /** A slice of what was begun. False: there is nothing. */
 bool manage_slice(struct leader *l);
+/** Put them in force. */
+void manage_limits(struct leader *l, const struct limits *limits);
 /** Drop the pins whose time is over. */
 void manage_expire(struct leader *l);
 void manage_end(struct leader *l);

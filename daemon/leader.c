@@ -217,6 +217,9 @@ static void read_mail(struct leader *l, const struct mail *m)
 								.reply = report_make(l, m->command)});
 		json_decref(m->args);
 		break;
+	case MAIL_LIMITS:
+		manage_limits(l, &m->limits);
+		break;
 	case MAIL_STOP:
 		l->stopping = true;
 		break;
@@ -325,7 +328,7 @@ static void poll_rings(void *ctx)
 static bool idle_slice(struct leader *l)
 {
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++)
-		if (l->pool.caches[i] && collapse_step(l->pool.caches[i]))
+		if (l->pool.caches[i] && (collapse_step(l->pool.caches[i]) || cache_shrink(l->pool.caches[i])))
 			return true;
 	return false;
 }
@@ -489,7 +492,6 @@ int leader_start(const struct config *cfg, uint64_t instance, struct mailbox *to
 	realm_table_init(&l->realms, instance);
 	l->realms.peek_entries = cfg->peek_entries;
 	l->engines.ns = &l->ns;
-	l->engines.max_seqs = cfg->max_sequences;
 	if (cfg->cpu_mask && *cfg->cpu_mask)
 		(void)attnd_features_parse_mask(cfg->cpu_mask, &mask);
 	l->features = attnd_features() & mask;
@@ -501,8 +503,12 @@ int leader_start(const struct config *cfg, uint64_t instance, struct mailbox *to
 		r = ns_init(&l->ns);
 	if (!r)
 		r = pool_init(&l->pool, cfg, &l->topology);
-	if (!r)
+	if (!r) {
+		const struct limits limits = limits_of(cfg);
+
+		manage_limits(l, &limits);
 		r = make_fds(l);
+	}
 	if (!r)
 		r = team_init(&l->team, &l->topology, cfg->threads ? cfg->threads : topology_cpus(&l->topology),
 			      cfg->pin, cfg->spin_us, l->team_fd);

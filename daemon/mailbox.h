@@ -15,6 +15,7 @@
 
 #include "../shm/region.h"
 #include "beat.h"
+#include "quota.h"
 
 struct session;
 struct json_t;
@@ -29,6 +30,7 @@ enum mail_type {
 	MAIL_OWNER_GONE,  /* session: the owner of the engine that it made has ended */
 	MAIL_ADMIN,	  /* command: answered by MAIL_ADMIN_DONE with reply */
 	MAIL_EVENTS,	  /* somebody subscribes to KV events: look */
+	MAIL_LIMITS,	  /* limits */
 	MAIL_STOP,	  /* drain: finish running jobs, then answer MAIL_STOPPED and return */
 	MAIL_BEAT,	  /* answered by MAIL_BEAT_DONE */
 	/* leader -> control */
@@ -52,6 +54,7 @@ struct mail {
 	struct metrics_snapshot *metrics; /* MAIL_ADMIN_DONE of "metrics" and "stat": to be freed */
 	void *cookie;			  /* MAIL_ADMIN: comes back */
 	struct beat beat;		  /* MAIL_BEAT_DONE */
+	struct limits limits;		  /* MAIL_LIMITS */
 	struct mail *next;
 };
 

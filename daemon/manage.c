@@ -203,7 +203,7 @@ static json_t *add_pin(struct leader *l, struct chore *o)
 	const json_t *seconds = json_object_get(o->args, "seconds");
 	uint64_t blocks = (o->done + o->cache->block_size - 1) >> o->cache->slots_shift;
 	uint64_t bytes = bytes_of(o->cache, blocks);
-	uint64_t budget = l->pool.num_slabs * l->pool.slab_bytes * l->pool.num_nodes / 100 * l->cfg->pin_budget;
+	uint64_t budget = l->pool.num_slabs * l->pool.slab_bytes * l->pool.num_nodes / 100 * l->limits.pin_budget;
 	struct pin *p;
 
 	if (!o->done)
@@ -250,12 +250,12 @@ static void chore_free(struct leader *l, struct chore *o)
 /* Its place among the leaves that go next, from 1 on; 0: further behind, or it is none. */
 static int goes_next(const struct cache *c, uint32_t id)
 {
-	uint32_t at = c->lru_first;
+	uint32_t at = cache_goes_after(c, ATTND_BLOCK_NONE);
 
 	for (int i = 1; i <= NEXT_LEAVES && at != ATTND_BLOCK_NONE; i++) {
 		if (at == id)
 			return i;
-		at = cache_aux(c, at)->next;
+		at = cache_goes_after(c, at);
 	}
 	return 0;
 }
@@ -363,6 +363,31 @@ static bool match_slice(struct chore *o)
 	return k < n || !o->left;
 }
 
+/* The next cache that a flush without a name is for, or NULL. */
+static struct cache *next_to_flush(const struct leader *l, const struct chore *o)
+{
+	for (uint32_t i = o->cache->id + 1; i < ATTND_MAX_POOL_CACHES; i++)
+		if (l->pool.caches[i] && named_so(l->pool.caches[i], o->args))
+			return l->pool.caches[i];
+	return NULL;
+}
+
+/* True when it is done. */
+static bool flush_slice(const struct leader *l, struct chore *o)
+{
+	struct cache *next;
+
+	if (!evict_slice(o))
+		return false;
+	next = strcmp(o->command, "flush") || json_object_get(o->args, "cache") ? NULL : next_to_flush(l, o);
+	if (!next)
+		return true;
+	o->cache->keeps--;
+	o->cache = next;
+	o->cache->keeps++;
+	return false;
+}
+
 /* A slice; the answer when it was the last. */
 static json_t *chore_slice(struct leader *l, struct chore *o)
 {
@@ -370,7 +395,7 @@ static json_t *chore_slice(struct leader *l, struct chore *o)
 		return match_slice(o) ? add_pin(l, o) : NULL;
 	if (!strcmp(o->command, "tree"))
 		return tree_slice(l, o) ? json_pack("{s:O}", "tree", o->list) : NULL;
-	return evict_slice(o) ? json_pack("{s:I}", "evicted", (json_int_t)o->done) : NULL;
+	return flush_slice(l, o) ? json_pack("{s:I}", "evicted", (json_int_t)o->done) : NULL;
 }
 
 bool manage_slice(struct leader *l)
@@ -451,6 +476,17 @@ static json_t *begin_evict(struct leader *l, const struct mail *m)
 	return add_chore(l, m, c, flush ? UINT64_MAX : (uint64_t)blocks);
 }
 
+/* Every cache after the other: the chore is handed on. */
+static json_t *flush_all(struct leader *l, const struct mail *m)
+{
+	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++)
+		if (l->pool.caches[i] && named_so(l->pool.caches[i], m->args))
+			return add_chore(l, m, l->pool.caches[i], UINT64_MAX);
+	return json_object_get(m->args, "realm") || json_object_get(m->args, "fingerprint")
+		       ? refusal(ENOENT, "no such cache")
+		       : json_pack("{s:i}", "evicted", 0);
+}
+
 static json_t *begin_tree(struct leader *l, const struct mail *m)
 {
 	json_int_t blocks = json_integer_value(json_object_get(m->args, "blocks"));
@@ -464,6 +500,100 @@ static json_t *begin_tree(struct leader *l, const struct mail *m)
 	return add_chore(l, m, c, blocks ? (uint64_t)blocks : TREE_BLOCKS);
 }
 
+/* ---- Limits ---- */
+
+static uint64_t share(const struct leader *l, uint32_t percent)
+{
+	return percent < 100 ? l->pool.num_slabs * l->pool.slab_bytes / 100 * percent : UINT64_MAX;
+}
+
+void manage_limits(struct leader *l, const struct limits *limits)
+{
+	bool level = l->limits.eviction && !limits->eviction;
+
+	l->limits = *limits;
+	l->engines.max_seqs = limits->max_sequences;
+	l->pool.namespace_quota = share(l, limits->namespace_quota);
+	l->pool.engine_quota = share(l, limits->session_quota);
+	memcpy(l->pool.shares, limits->shares, sizeof(l->pool.shares));
+	l->pool.num_shares = limits->num_shares;
+	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++) {
+		struct cache *c = l->pool.caches[i];
+
+		if (c)
+			cache_set_share(c);
+		if (c && level)
+			cache_level(c);
+	}
+}
+
+static json_t *describe_limits(const struct limits *m)
+{
+	json_t *shares = json_object();
+
+	for (uint32_t i = 0; i < m->num_shares; i++) {
+		char name[sizeof(m->shares[i].name) + 1] = "";
+
+		memcpy(name, m->shares[i].name, sizeof(m->shares[i].name));
+		json_object_set_new(shares, name, json_pack("[i, i]", (int)m->shares[i].min, (int)m->shares[i].max));
+	}
+	return json_pack("{s:I, s:I, s:I, s:I, s:s, s:o}", "pin-budget", (json_int_t)m->pin_budget, "namespace-quota",
+			 (json_int_t)m->namespace_quota, "session-quota", (json_int_t)m->session_quota,
+			 "max-sequences", (json_int_t)m->max_sequences, "eviction",
+			 m->eviction == CONFIG_EVICT_PRIORITY ? "priority" : "lru", "cache-shares", shares);
+}
+
+/* One of the limits. False: another name, or a value out of its range. */
+static bool set_limit(struct limits *m, const char *name, const json_t *value)
+{
+	const struct {
+		const char *name;
+		uint32_t *at;
+		json_int_t min, max;
+	} numbers[] = {{"pin-budget", &m->pin_budget, 0, 100},
+		       {"namespace-quota", &m->namespace_quota, 1, 100},
+		       {"session-quota", &m->session_quota, 1, 100},
+		       {"max-sequences", &m->max_sequences, 1, 1 << 24}};
+	const char *text = json_string_value(value);
+
+	if (!strcmp(name, "cache-shares") && text)
+		return !limits_parse_shares(text, m);
+	if (!strcmp(name, "eviction") && text && (!strcmp(text, "lru") || !strcmp(text, "priority"))) {
+		m->eviction = strcmp(text, "lru") ? CONFIG_EVICT_PRIORITY : CONFIG_EVICT_LRU;
+		return true;
+	}
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
+		if (strcmp(name, numbers[i].name))
+			continue;
+		if (!json_is_integer(value) || json_integer_value(value) < numbers[i].min ||
+		    json_integer_value(value) > numbers[i].max)
+			return false;
+		*numbers[i].at = (uint32_t)json_integer_value(value);
+		return true;
+	}
+	return false;
+}
+
+/* All of them or none. */
+static json_t *set_limits(struct leader *l, json_t *args)
+{
+	struct limits m = l->limits;
+	const char *name;
+	json_t *value;
+
+	json_object_foreach(args, name, value)
+	{
+		char text[160];
+
+		if (!strcmp(name, "command") || set_limit(&m, name, value))
+			continue;
+		snprintf(text, sizeof(text), "%.60s: no such limit, or a value out of its range", name);
+		return refusal(EINVAL, text);
+	}
+	manage_limits(l, &m);
+	return describe_limits(&m);
+}
+
 bool manage_begin(struct leader *l, const struct mail *m)
 {
 	json_t *now;
@@ -474,6 +604,10 @@ bool manage_begin(struct leader *l, const struct mail *m)
 		now = unpin(l, m->args);
 	else if (!strcmp(m->command, "tree"))
 		now = begin_tree(l, m);
+	else if (!strcmp(m->command, "set"))
+		now = set_limits(l, m->args);
+	else if (!strcmp(m->command, "flush") && !json_object_get(m->args, "cache"))
+		now = flush_all(l, m);
 	else if (!strcmp(m->command, "flush") || !strcmp(m->command, "evict"))
 		now = begin_evict(l, m);
 	else

@@ -132,6 +132,7 @@ int ns_get(struct ns_table *t, const void *fields, size_t bytes, uint32_t *ret_i
 	memcpy(t->entries[id].digest, d, 32);
 	randombytes_buf(t->entries[id].peek_key, sizeof(t->entries[id].peek_key));
 	t->entries[id].refs = 1;
+	t->entries[id].held = 0;
 	t->entries[id].next = *b;
 	*b = id;
 	*ret_id = id;

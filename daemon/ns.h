@@ -21,6 +21,7 @@
 struct ns_entry {
 	uint8_t digest[32];
 	uint8_t peek_key[16]; /* random, its own for as long as it lives */
+	uint64_t held;	      /* bytes on each node that its sequences hold, of all caches */
 	uint32_t refs;	      /* 0: free */
 	uint32_t bytes;
 	unsigned char *fields; /* as they came; NULL: none */
@@ -47,6 +48,11 @@ bool ns_field(const void *fields, size_t bytes, uint16_t tag, const char **ret, 
 void ns_peek_key(const struct ns_table *t, uint32_t id, const uint8_t salt[16], uint8_t ret[16]);
 /** A field of a live namespace; without it 0 bytes. */
 void ns_entry_field(const struct ns_entry *e, uint16_t tag, const char **ret, uint32_t *ret_bytes);
+/** Its sequences hold so many bytes more. */
+static inline void ns_hold(struct ns_table *t, uint32_t id, int64_t bytes)
+{
+	t->entries[id].held += (uint64_t)bytes;
+}
 void ns_ref(struct ns_table *t, uint32_t id);
 void ns_unref(struct ns_table *t, uint32_t id);
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns.h"
 #include "work.h"
 
 #define NONE ATTND_BLOCK_NONE
@@ -131,7 +132,7 @@ static int take_blocks(struct plan *p, struct plan_row *r, const struct need *n)
 		r->num_ext -= n->taken != 0;
 	}
 	while (blocks--) {
-		uint32_t id = cache_alloc(c, a);
+		uint32_t id = cache_alloc(c, a, r->seq->ns);
 
 		if (id == NONE) {
 			drop_row(p, r);
@@ -163,6 +164,23 @@ static void store_tokens(struct plan *p, struct plan_row *r, const uint64_t *tok
 	}
 }
 
+/* Beyond its quota a namespace or an engine borrows what is free: nothing is evicted for it. */
+static bool beyond_quota(const struct plan *p, const struct plan_row *r, const struct need *n)
+{
+	const struct cache *c = p->cache;
+	const struct pool *pool = c->pool;
+	uint64_t held = c->ns->entries[r->seq->ns].held, more = n->blocks + (n->taken ? path_idle(c, n->stand) : 0);
+	const struct account *a = n->view.account;
+
+	if (n->blocks <= c->free + cache_free_slabs(c) * c->blocks_per_slab)
+		return false;
+	if (pool->namespace_quota != UINT64_MAX && held + more * c->block_bytes > pool->namespace_quota)
+		return true;
+	return pool->engine_quota != UINT64_MAX && a &&
+	       (a->used + n->blocks + (n->taken ? account_path(c, a, n->stand) : 0)) * c->block_bytes >
+		       pool->engine_quota;
+}
+
 static int plan_one(struct plan *p, struct plan_row *r, const struct row_request *q, uint32_t *ids)
 {
 	struct held *h = held_of(p, r->seq);
@@ -175,6 +193,8 @@ static int plan_one(struct plan *p, struct plan_row *r, const struct row_request
 	if (r->back)
 		seq_withdraw(r->seq);
 	find_need(p, r, q->tokens, &n);
+	if (beyond_quota(p, r, &n))
+		return -EDQUOT;
 	if (!make_room(p, &n)) {
 		if (!r->back)
 			return -ENOMEM;

@@ -345,7 +345,11 @@ int pool_init(struct pool *p, const struct config *cfg, const struct topology *t
 	uint64_t meta_bytes;
 	int r;
 
-	*p = (struct pool){.topology = t, .num_nodes = t->num_nodes, .meta_region = ATTND_REGION_NONE};
+	*p = (struct pool){.topology = t,
+			   .num_nodes = t->num_nodes,
+			   .meta_region = ATTND_REGION_NONE,
+			   .namespace_quota = UINT64_MAX,
+			   .engine_quota = UINT64_MAX};
 	for (int i = 0; i < POOL_MAX_NODES; i++)
 		p->nodes[i] = ATTND_REGION_NONE;
 	choose_sizes(p, cfg, &meta_bytes);

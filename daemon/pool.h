@@ -24,6 +24,13 @@ struct config;
 struct cache;
 struct watch;
 
+/* What caches of a name keep and may take at most, in percent of the pool. */
+struct cache_share {
+	char name[64]; /* NUL-padded, as in a cache's identity */
+	uint32_t min, max;
+};
+enum { POOL_MAX_SHARES = 16 };
+
 enum { POOL_MAX_NODES = TOPOLOGY_MAX_NODES };
 
 struct pool {
@@ -43,7 +50,11 @@ struct pool {
 	uint32_t num_spare, cap_spare;
 	struct cache *caches[ATTND_MAX_POOL_CACHES];
 	struct watch *watch; /* NULL: none */
-	const char *backing; /* "hugetlb", "collapsed" or "plain": of the last node that fell short */
+	struct cache_share shares[POOL_MAX_SHARES];
+	uint32_t num_shares;
+	uint64_t namespace_quota; /* bytes on each node that its sequences may hold; UINT64_MAX: any */
+	uint64_t engine_quota;	  /* the same, in one cache */
+	const char *backing;	  /* "hugetlb", "collapsed" or "plain": of the last node that fell short */
 };
 
 /** Make and reserve everything; logs what it got. 0 or a negative errno, logged. */

@@ -21,7 +21,9 @@ static uint64_t common_prefix(const uint64_t *a, const uint64_t *b, uint64_t n)
 {
 	uint64_t i = 0;
 
-	while (i < n && a[i] == b[i])
+	if (!memcmp(a, b, n * sizeof(*a)))
+		return n;
+	while (a[i] == b[i])
 		i++;
 	return i;
 }
@@ -39,6 +41,34 @@ static uint64_t match_block(const struct cache *c, uint32_t at, uint64_t p, cons
 	uint64_t run = slot < count ? count - slot : 0;
 
 	return common_prefix(cache_tokens(c, at) + slot, tokens, run < n ? run : n);
+}
+
+/*
+ * Blocks that were filled one after the other mostly have ids one after the other: whole blocks are
+ * followed so, without the index, as long as the next id is the one that continues this. A block with
+ * a count is published, and its parent was not recycled since.
+ */
+static uint64_t match_run(const struct cache *c, uint32_t ns, uint32_t *stand, const uint64_t *tokens, uint64_t n,
+			  uint32_t *ids)
+{
+	const struct block_extent *e = cache_ext(c, *stand);
+	uint32_t at = *stand % c->blocks_per_slab, left = c->blocks_per_slab - 1 - at, B = c->block_size, k = 0;
+	const struct attnd_block *b = e->block + at + 1;
+	const uint64_t *mine = e->tokens + (size_t)(at + 1) * B;
+
+	for (; k < left && (uint64_t)(k + 1) * B <= n; k++, b++, mine += B) {
+		__builtin_prefetch(b + 8);
+		__builtin_prefetch(mine + 8 * (size_t)B);
+		__builtin_prefetch(mine + 8 * (size_t)B + 8);
+		if (b->parent != *stand || b->ns != ns || b->first ||
+		    atomic_load_explicit(&b->count, memory_order_relaxed) != B ||
+		    memcmp(mine, tokens + (size_t)k * B, B * sizeof(*mine)))
+			break;
+		++*stand;
+		if (ids)
+			ids[k] = *stand;
+	}
+	return (uint64_t)k * B;
 }
 
 uint64_t tree_match(const struct cache *c, uint32_t ns, uint32_t *stand, uint64_t pos, const uint64_t *tokens,
@@ -59,6 +89,14 @@ uint64_t tree_match(const struct cache *c, uint32_t ns, uint32_t *stand, uint64_
 				done += k;
 				continue;
 			}
+		}
+		if (*stand != NONE && !slot) {
+			uint64_t k = match_run(c, ns, stand, tokens + done, n - done,
+					       ids ? ids + ((p >> c->slots_shift) - (pos >> c->slots_shift)) : NULL);
+
+			done += k;
+			if (k)
+				continue;
 		}
 		child = find_child(c, ns, *stand, slot, tokens[done]);
 		if (child == NONE)
@@ -108,6 +146,8 @@ void held_stand(struct held *h, struct cache *c, uint32_t stand)
 
 	if (stand != NONE)
 		cache_ref(c, h->account, stand);
+	if (stand != NONE && h->priority)
+		cache_raise(c, stand, h->priority);
 	h->stand = stand;
 	if (old != NONE)
 		cache_unref(c, h->account, old);
@@ -241,7 +281,7 @@ int held_match(struct held *h, struct cache *c, uint32_t ns, const uint64_t *tok
 
 	if (!k)
 		return 0;
-	end = c->commons ? holdable(c, h->account, &stand, h->length + k) : h->length + k;
+	end = c->granted ? holdable(c, h->account, &stand, h->length + k) : h->length + k;
 	if (end <= h->length)
 		return 0;
 	blocks = (uint32_t)((end + c->block_size - 1) >> c->slots_shift);
@@ -278,6 +318,7 @@ int held_fork(struct held *to, struct held *from, struct cache *c, uint64_t leng
 		return r;
 	while (stand != NONE && begins_at(c, stand) >= length)
 		stand = cache_block(c, stand)->parent;
+	to->priority = from->priority;
 	to->account = from->account; /* so that no private block counts in two */
 	held_stand(to, c, stand);
 	to->num = blocks;
@@ -388,7 +429,7 @@ uint64_t held_publish(struct held *h, struct cache *c, uint32_t ns, uint64_t upt
 		if (e->id == stand && publish_in_place(h, c, ns, stand, end))
 			continue;
 		k = tree_match(c, ns, &stand, h->stand_pos, tokens, end - h->stand_pos, NULL);
-		if (k && c->commons &&
+		if (k && c->granted &&
 		    !cache_make_room(c, h->account, path_idle(c, stand), account_path(c, h->account, stand)))
 			break; /* holding it would take from what is guaranteed to others */
 		if (k) {

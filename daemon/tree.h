@@ -34,6 +34,7 @@ struct held {
 	uint64_t pub_limit;	 /* never published from here on */
 	uint64_t serial;	 /* names the sequence as a tail's owner */
 	struct account *account; /* through which it holds; NULL: the commons */
+	uint32_t priority;	 /* of what it holds or publishes */
 	struct {		 /* collapse.c's: block indices [low, at) are to be looked at, from the end */
 		struct held *prev, *next;
 		uint32_t low, at;

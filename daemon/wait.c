@@ -48,6 +48,8 @@ struct answer wait_open(struct leader *l, struct lead_session *ls, const struct 
 
 	if (n > ATTND_MAX_SEQ_TOKENS)
 		return ANSWER_BAD(EINVAL, TOKENS, ATTND_MAX_SEQ_TOKENS);
+	if (sqe->wait.priority > ATTND_MAX_PRIORITY)
+		return ANSWER_BAD(EINVAL, PRIORITY, ATTND_MAX_PRIORITY);
 	if (n && !arena_at(ls, sqe->wait.tokens, n * sizeof(uint64_t), sizeof(uint64_t)))
 		return ANSWER_BAD(EFAULT, OFFSET, sqe->wait.tokens);
 	if (!ls->opening.seq) {
@@ -55,6 +57,8 @@ struct answer wait_open(struct leader *l, struct lead_session *ls, const struct 
 				   sqe->wait.want, &ls->opening);
 		if (!ls->opening.seq)
 			return a;
+		if (l->limits.eviction == CONFIG_EVICT_PRIORITY && !ls->opening.resumed)
+			seq_set_priority(ls->opening.seq, sqe->wait.priority);
 	}
 	a = open_slice(l, ls, sqe->wait.tokens);
 	return a.res == -EALREADY ? set_aside(l, ls) : a;

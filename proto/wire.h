@@ -46,7 +46,8 @@ enum {
 	ATTND_MAX_CLOSE = 65536,   /* keys of one SEQ_CLOSE */
 	ATTND_MAX_SLOTS = 1 << 20, /* entries of one SLOT_TABLE */
 	ATTND_MAX_NS_BYTES = 4096, /* fields of one namespace */
-	ATTND_MIN_ENTRIES = 8,	   /* of a ring; a power of two */
+	ATTND_MAX_PRIORITY = 7,
+	ATTND_MIN_ENTRIES = 8, /* of a ring; a power of two */
 	ATTND_MAX_ENTRIES = 4096,
 	ATTND_MAX_DEADLINE_US = 3600000000u,
 };
@@ -148,7 +149,8 @@ enum attnd_wire_layout {
 	X(ARENA_MAX, "arena-max")                                                 \
 	X(META, "metadata memory")                                                \
 	X(SESSIONS, "sessions")                                                   \
-	X(OPEN_RATE, "sequences opened a second")
+	X(OPEN_RATE, "sequences opened a second")                                 \
+	X(PRIORITY, "priority")
 
 enum attnd_wire_field {
 #define ATTND_X(id, text) ATTND_FIELD_##id,
@@ -311,7 +313,8 @@ struct attnd_sqe {
 			uint64_t tokens;    /* OPEN: uint64_t [num_tokens]; CLOSE with CLOSE_MANY: the keys */
 			uint64_t max_match; /* OPEN */
 			uint64_t new_key;   /* FORK */
-			uint64_t reserved;
+			uint32_t priority;  /* OPEN: 0 .. ATTND_MAX_PRIORITY */
+			uint32_t reserved;
 		} sequence;
 		struct { /* SEQ_WAIT */
 			uint32_t ns;
@@ -321,7 +324,7 @@ struct attnd_sqe {
 			uint64_t max_match;
 			uint64_t want;	   /* cached tokens that are enough; 0: any progress */
 			uint32_t quiet_us; /* without progress; 0: no limit but the deadline */
-			uint32_t reserved;
+			uint32_t priority;
 		} wait;
 		struct { /* ENGINE, CACHE_OPEN, NAMESPACE, PARAMS, SLOT_TABLE: a payload in the arena, copied once */
 			uint32_t bytes;

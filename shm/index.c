@@ -85,6 +85,14 @@ int attnd_index_reserve(struct attnd_index *x, uint32_t n)
 	return 0;
 }
 
+void attnd_index_prefetch(const struct attnd_index *x, uint32_t id)
+{
+	struct attnd_index_key k;
+
+	x->key(x->ctx, id, &k);
+	__builtin_prefetch(&x->heads[bucket(x, &k)], 1);
+}
+
 uint32_t attnd_index_find(const struct attnd_index *x, const struct attnd_index_key *key)
 {
 	uint32_t id = x->heads[bucket(x, key)];

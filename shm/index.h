@@ -42,6 +42,9 @@ void attnd_index_destroy(struct attnd_index *x);
 /** Make room for `n` entries in all, so that later inserts cannot fail. 0 or -ENOMEM. */
 int attnd_index_reserve(struct attnd_index *x, uint32_t n);
 
+/** `id`, which is in the table, will be removed soon. */
+void attnd_index_prefetch(const struct attnd_index *x, uint32_t id);
+
 /** The block under this key, or UINT32_MAX. */
 uint32_t attnd_index_find(const struct attnd_index *x, const struct attnd_index_key *key);
 

@@ -21,7 +21,10 @@
 	  "keep a cached prefix; text is for models whose tokens are bytes")                             \
 	X("unpin", "[pin=N] [cache=NAME]", ask, "let go of one, of a cache's, or of all")                \
 	X("evict", "cache=NAME blocks=N", ask, "free the blocks that would go next")                     \
-	X("flush", "cache=NAME", ask, "free all that nobody holds")                                      \
+	X("flush", "[cache=NAME]", ask, "free all that nobody holds, of one cache or of all")            \
+	X("set", "[LIMIT=VALUE...]", ask,                                                                \
+	  "change limits until the next restart or reload, or show them: pin-budget, namespace-quota, "  \
+	  "session-quota, cache-shares, max-sequences, eviction")                                        \
 	X("stat", "", stat, "rates, latencies, hit rate and pool since the daemon's start")              \
 	X("top", "", top, "the same of the last second, live; q ends it")                                \
 	X("metrics", "", ask, "all counters, gauges and histograms as Prometheus text")                  \

@@ -125,6 +125,8 @@ static void handle(struct leader *l, struct mail *letter)
 		answer(l, &(struct mail){.type = MAIL_BEAT_DONE,
 					 .beat = {.pool_bytes = 64 << 20, .used_bytes = 3 << 20}});
 		break;
+	case MAIL_LIMITS:
+		break;
 	case MAIL_STOP:
 		l->counts.stops++;
 		if (l->flags & STUB_STUCK)

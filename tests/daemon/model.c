@@ -16,7 +16,8 @@ enum {
 	ROWS = 4,
 	ROW_MAX = 72,
 	ENGINES = 2,
-	RANKS = 2,     /* caches of an engine */
+	RANKS = 2, /* caches of an engine */
+	PINS = 4,
 	SESSIONS = 2,  /* of an engine */
 	MAX_SEQS = 14, /* of an engine: sometimes too few */
 };
@@ -64,6 +65,7 @@ struct model {
 	struct plan *lists[ENGINES][SESSIONS];
 	struct mseq seq[SEQS];
 	struct mplan plan[PLANS];
+	struct oracle_pin pin[PINS];
 };
 
 #define CHECK(m, cond) ORACLE_CHECK(&(m)->oracle, cond)
@@ -269,6 +271,19 @@ static void check_hit(struct model *m, struct mseq *s, const uint64_t *tokens, u
 			text_append(&s->in[i].text, tokens[k], 0);
 }
 
+static struct answer open_with_priority(struct model *m, uint32_t engine, uint64_t key, uint32_t ns,
+					const uint64_t *tokens, uint32_t n, uint64_t max)
+{
+	struct opening o = {0};
+	struct answer a = seq_open_begin(&m->world.engines, m->engine[engine], key, ns, n, max, &o);
+
+	if (o.seq)
+		seq_set_priority(o.seq, chance(m, 50) ? 0 : pick(m, CACHE_PRIORITIES));
+	while (o.seq)
+		a = seq_open_step(&o, tokens + o.at, opening_slice(&o));
+	return a;
+}
+
 static void op_open(struct model *m, uint32_t engine)
 {
 	uint64_t tokens[TEXT_MAX], max = UINT64_MAX;
@@ -283,7 +298,7 @@ static void op_open(struct model *m, uint32_t engine)
 	if (chance(m, 20))
 		max = pick(m, n + 1);
 	begin_seq(m, &probe, engine, ns);
-	a = seq_open(&m->world.engines, m->engine[engine], probe.key, ns, tokens, n, max);
+	a = open_with_priority(m, engine, probe.key, ns, tokens, n, max);
 	SAY(m, "open %d engine %u ns %u n %u: %d %llu\n", number(m, s), engine, ns, n, a.res,
 	    (unsigned long long)a.value);
 	CHECK(m, a.res == (full ? -ENOSPC : 0));
@@ -557,7 +572,7 @@ static void check_length(struct model *m, const struct mplan *p, struct mseq *s,
 	uint64_t length = held_of(s, p->rank)->length;
 
 	CHECK(m, length == s->in[p->rank].text.len || (length == start && !nothing_lost(m, p->engine)));
-	CHECK(m, !status || length == start);
+	CHECK(m, status != -ENOMEM || length == start);
 	text_trim(&s->in[p->rank].text, (uint32_t)length);
 }
 
@@ -573,11 +588,12 @@ static void check_status(struct model *m, struct mplan *p, uint32_t i, const str
 		return;
 	}
 	s->used = true;
-	CHECK(m, status == 0 || status == -ENOMEM);
+	CHECK(m, status == 0 || status == -ENOMEM || (status == -EDQUOT && m->shape->quotas));
+	m->counts->over_quota += status == -EDQUOT;
 	check_length(m, p, s, (uint32_t)b->request[i].wire.start, status);
-	if (status)
+	if (status == -ENOMEM)
 		check_refused(m, p, &b->request[i]);
-	else
+	else if (!status)
 		begin_row(m, p, i, b);
 }
 
@@ -767,6 +783,34 @@ static void op_collapse(struct model *m, uint32_t engine)
 		check_tables(m);
 }
 
+/* ---- What administrators do ---- */
+
+static void op_pin(struct model *m, uint32_t engine)
+{
+	struct oracle_pin *p = &m->pin[pick(m, PINS)];
+	const struct text *t = any_text(m);
+	uint32_t rank = pick(m, RANKS), stand = ATTND_BLOCK_NONE;
+	struct cache *c = cache_of(m, engine, rank);
+
+	if (p->cache) {
+		cache_unref(p->cache, NULL, p->stand);
+		p->cache = NULL;
+		return;
+	}
+	if (!t || !tree_match(c, m->engine[engine]->ns[0], &stand, 0, t->token, t->len, NULL) ||
+	    !cache_make_room(c, NULL, path_idle(c, stand), account_path(c, NULL, stand)))
+		return;
+	cache_ref(c, NULL, stand);
+	*p = (struct oracle_pin){.cache = c, .stand = stand};
+	m->counts->pins++;
+}
+
+static void op_evict(struct model *m, uint32_t engine)
+{
+	for (uint32_t n = pick(m, 8); n && m->shape->slabs < 10; n--)
+		(void)cache_evict(cache_of(m, engine, pick(m, RANKS)));
+}
+
 /* ---- Sessions and engines ---- */
 
 /* Its running job comes to an end without success, then its plans are ended. */
@@ -863,6 +907,10 @@ static void one_op(struct model *m)
 		op_owner(m, engine);
 	else if (what < 990)
 		op_leave(m, engine);
+	else if (what < 992)
+		op_pin(m, engine);
+	else if (what < 993)
+		op_evict(m, engine);
 	else if (what < 996)
 		op_collapse(m, engine);
 	else
@@ -876,7 +924,7 @@ static void check_all(struct model *m)
 	for (uint32_t i = 0; i < PLANS; i++)
 		plans[i] = m->plan[i].plan;
 	check_tables(m);
-	oracle_full(&m->oracle, &m->world, plans, PLANS);
+	oracle_full(&m->oracle, &m->world, plans, PLANS, m->pin, PINS);
 }
 
 static void finish(struct model *m)
@@ -891,6 +939,11 @@ static void finish(struct model *m)
 			CHECK(m, !seq_close(m->engine[s->engine], s->key, NULL).res);
 			close_seq(m, s, UINT32_MAX);
 		}
+	}
+	for (uint32_t i = 0; i < PINS; i++) {
+		if (m->pin[i].cache)
+			cache_unref(m->pin[i].cache, NULL, m->pin[i].stand);
+		m->pin[i].cache = NULL;
 	}
 	check_all(m);
 	for (int i = 0; i < ORACLE_CACHES && m->oracle.cache[i]; i++) {
@@ -912,6 +965,8 @@ void model_run(const struct model_shape *shape, uint64_t seed, uint32_t steps, s
 	m->verbose = env_number("ATTND_TREE_VERBOSE", 0) != 0;
 	oracle_open(&m->oracle, shape->name, seed);
 	world_open(&m->world, shape->slabs, MAX_SEQS);
+	if (shape->quotas)
+		m->world.pool.namespace_quota = m->world.pool.engine_quota = ((uint64_t)shape->slabs << 21) / 10;
 	for (uint32_t e = 0; e < ENGINES; e++)
 		make_engine(m, e);
 	for (; m->oracle.step < steps; m->oracle.step++) {

@@ -17,11 +17,13 @@ struct model_shape {
 	uint32_t namespaces;	/* 1 .. 3 */
 	uint32_t alphabet;
 	bool grants;
+	bool quotas;
 };
 
 /** What a run saw, so that a test knows that it tested something. */
 struct model_counts {
-	uint64_t hits, taken, copies, evicted, refused, busy, orphans, blocked, published, collapsed;
+	uint64_t hits, taken, copies, evicted, refused, busy, orphans, blocked, published, collapsed, over_quota,
+		pins;
 };
 
 void model_run(const struct model_shape *shape, uint64_t seed, uint32_t steps, struct model_counts *counts);

@@ -247,8 +247,11 @@ static void count_plan(const struct cache *c, struct holds *n, const struct plan
 
 /* `a` as an account's holders know it: the commons is nobody's own. */
 static void count_all(const struct world *w, const struct cache *c, struct plan *const *plans, uint32_t num_plans,
-		      const struct account *a, struct holds *n)
+		      const struct oracle_pin *pins, uint32_t num_pins, const struct account *a, struct holds *n)
 {
+	for (uint32_t i = 0; i < num_pins; i++)
+		if (pins[i].cache == c)
+			hold(c, n, pins[i].stand, !a);
 	for (const struct engine *e = w->engines.first; e; e = e->next)
 		for (uint32_t i = 0; i < e->num_caches; i++)
 			for (const struct seq *s = e->seqs; s && e->caches[i].cache == c; s = s->next)
@@ -269,7 +272,8 @@ static void check_account(const struct oracle *o, const struct cache *c, const s
 
 /* References and accounts of one cache, from all that could hold something. */
 static void check_refs(const struct oracle *o, const struct world *w, const struct cache *c,
-		       struct plan *const *plans, uint32_t num_plans)
+		       struct plan *const *plans, uint32_t num_plans, const struct oracle_pin *pins,
+		       uint32_t num_pins)
 {
 	uint32_t blocks = c->num_ext * c->blocks_per_slab;
 	struct holds n = {.refs = calloc(blocks + 1, sizeof(uint32_t)),
@@ -283,7 +287,7 @@ static void check_refs(const struct oracle *o, const struct world *w, const stru
 		memset(n.refs, 0, blocks * sizeof(uint32_t));
 		memset(n.count, 0, blocks * sizeof(uint32_t));
 		n.used = 0;
-		count_all(w, c, plans, num_plans, a == c->commons ? NULL : a, &n);
+		count_all(w, c, plans, num_plans, pins, num_pins, a == c->commons ? NULL : a, &n);
 		if (!a)
 			break;
 		check_account(o, c, a, &n);
@@ -291,7 +295,7 @@ static void check_refs(const struct oracle *o, const struct world *w, const stru
 		granted += a->grant;
 		a = a->next;
 	} while (a);
-	ORACLE_CHECK(o, claimed == c->claimed && granted == c->granted && claimed <= c->total);
+	ORACLE_CHECK(o, claimed == c->claimed && granted == c->granted && (!granted || claimed <= c->total));
 	for (uint32_t id = 0; id < blocks; id++)
 		if (n.refs[id] != (cache_ext(c, id)->aux ? cache_aux(c, id)->refs : 0))
 			oracle_fail(o, "block %u has %u references, %u hold it", id, cache_aux(c, id)->refs,
@@ -359,7 +363,8 @@ static uint32_t find_seeds(const struct oracle *o, const struct world *w, const 
 	return max;
 }
 
-void oracle_full(const struct oracle *o, const struct world *w, struct plan *const *plans, uint32_t num_plans)
+void oracle_full(const struct oracle *o, const struct world *w, struct plan *const *plans, uint32_t num_plans,
+		 const struct oracle_pin *pins, uint32_t num_pins)
 {
 	uint64_t seeds[16];
 
@@ -370,7 +375,7 @@ void oracle_full(const struct oracle *o, const struct world *w, struct plan *con
 
 		if (bad)
 			oracle_fail(o, "cache_check: %s", bad);
-		check_refs(o, w, c, plans, num_plans);
+		check_refs(o, w, c, plans, num_plans, pins, num_pins);
 		check_visible(o, c, seeds, n);
 	}
 }

@@ -27,6 +27,12 @@ struct text {
 	uint64_t kv[TEXT_MAX];	   /* what its slot holds; == prefix if clean */
 };
 
+/* A block that an administrator keeps. */
+struct oracle_pin {
+	struct cache *cache; /* NULL: none */
+	uint32_t stand;
+};
+
 struct oracle {
 	const char *name; /* of the run, for failures */
 	uint64_t seed, step;
@@ -71,6 +77,7 @@ void oracle_table(const struct oracle *o, const struct cache *c, const struct he
 /** After every operation. */
 void oracle_cheap(const struct oracle *o, const struct world *w);
 /** All of it: counters, references, accounts, and that nothing is visible that was not published. */
-void oracle_full(const struct oracle *o, const struct world *w, struct plan *const *plans, uint32_t num_plans);
+void oracle_full(const struct oracle *o, const struct world *w, struct plan *const *plans, uint32_t num_plans,
+		 const struct oracle_pin *pins, uint32_t num_pins);
 
 #endif

@@ -473,6 +473,49 @@ static void test_slabs_move(void **state)
 	assert_null(cache_check(o));
 }
 
+/* A cache keeps its minimum and takes no more than its maximum; both change while it lives. */
+static void test_shares(void **state)
+{
+	struct engine *f = world_engine(&w);
+	struct cache *o = f->caches[world_cache(&w, f, "other", B)].cache;
+
+	(void)state;
+	w.pool.num_shares = 2;
+	strcpy(w.pool.shares[0].name, "model");
+	w.pool.shares[0].min = 34; /* one slab of three */
+	w.pool.shares[0].max = 67; /* two */
+	strcpy(w.pool.shares[1].name, "nobody");
+	w.pool.shares[1].max = 1;
+	cache_set_share(c);
+	cache_set_share(o);
+	assert_int_equal(cache_capacity(c), 2 * SLAB * B);
+	open_in(f, 0, 201, NULL, 0);
+	assert_int_equal(plan_in(f, 0, 201, 0, tokens(1, 2 * SLAB * B + 1), 2 * SLAB * B + 1, 0, NULL), -ENOMEM);
+	assert_int_equal(plan_in(f, 0, 201, 0, tokens(1, 2 * SLAB * B), 2 * SLAB * B, 0, NULL), 0);
+	assert_int_equal(o->total, 2 * SLAB);
+	open_seq(101, NULL, 0);
+	assert_int_equal(plan_in(e, 0, 101, 0, tokens(1, 2 * SLAB * B + 1), 2 * SLAB * B + 1, 0, NULL), -ENOMEM);
+	extend(101, 0, tokens(1, 2 * SLAB * B), 2 * SLAB * B, UINT64_MAX); /* takes one of the other's */
+	assert_int_equal(c->total, 2 * SLAB);
+	close_seq(101);
+	assert_int_equal(plan_in(f, 0, 201, 0, tokens(1, 2 * SLAB * B), 2 * SLAB * B, 0, NULL), 0);
+	assert_int_equal(c->total, SLAB); /* its minimum */
+	assert_int_equal(plan_in(f, 0, 201, 0, tokens(1, 2 * SLAB * B + 1), 2 * SLAB * B + 1, 0, NULL), -ENOMEM);
+	/* Less is given back when nobody holds it. */
+	strcpy(w.pool.shares[1].name, "other");
+	w.pool.shares[1].max = 34;
+	cache_set_share(o);
+	assert_true(cache_shrink(o));
+	assert_false(cache_shrink(o));
+	assert_int_equal(o->total, SLAB);
+	assert_int_equal(w.pool.num_free, 1);
+	w.pool.num_shares = 0;
+	cache_set_share(o);
+	cache_set_share(c);
+	assert_int_equal(plan_in(f, 0, 201, 0, tokens(1, 3 * SLAB * B), 3 * SLAB * B, 0, NULL), 0);
+	assert_null(cache_check(o));
+}
+
 /* What is granted is there, whatever other engines and other caches hold. */
 static void test_grants(void **state)
 {
@@ -646,6 +689,7 @@ int main(void)
 		ONE(test_busy),
 		ONE(test_close_and_trim_by_another),
 		THREE(test_slabs_move),
+		THREE(test_shares),
 		THREE(test_grants),
 		THREE(test_grant_grows),
 		THREE(test_grant_shared),

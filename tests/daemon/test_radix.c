@@ -4,6 +4,7 @@
  *
  * In:   short prompts. Out: TAP. Next: daemon/tree.c, cache.c, collapse.c.
  */
+#include <errno.h>
 #include <string.h>
 
 #include "../../daemon/collapse.h"
@@ -332,6 +333,208 @@ static void test_duplicates_of_a_fork(void **state)
 	assert_int_equal(collapse_all(f), 0);
 }
 
+/* ---- Priorities ---- */
+
+static void leave_with_priority(struct fixture *f, uint32_t priority, const uint64_t *tokens, uint32_t n)
+{
+	struct opening o = {0};
+	struct row_request row = {.wire = {.key = ++f->key, .publish_upto = n}, .tokens = tokens};
+	struct plan *p;
+
+	assert_int_equal(seq_open_begin(&f->w.engines, f->e, f->key, 0, n, UINT64_MAX, &o).res, 0);
+	seq_set_priority(o.seq, priority);
+	while (o.seq)
+		assert_true(seq_open_step(&o, tokens + o.at, opening_slice(&o)).res <= 0);
+	row.wire.start = seq_find(f->e, f->key)->in[0].held.length;
+	if (row.wire.start < n) {
+		row.wire.num_tokens = n - (uint32_t)row.wire.start;
+		row.tokens = tokens + row.wire.start;
+		p = plan_rows(f, &row, 1);
+		plan_commit(p);
+		plan_end(p);
+	}
+	close_seq(f, f->key);
+	check(f);
+}
+
+/* The lowest goes first, however new it is; what a child needs is as high as the child. */
+static void test_priority(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t low[N], high[N], next[N];
+	uint64_t blocks = (N + B - 1) / B;
+
+	for (uint64_t i = 0; i < N; i++) {
+		low[i] = 5000 + i;
+		high[i] = 6000 + i;
+		next[i] = i < 2 * B ? low[i] : 7000 + i;
+	}
+	leave_with_priority(f, 3, high, N);
+	leave_with_priority(f, 0, low, N);
+	leave_with_priority(f, 5, next, 3 * B); /* raises the two blocks that it shares with `low` */
+	assert_int_equal(hit(f, 0, high, N), N);
+	for (uint64_t i = 0; i < blocks - 2; i++)
+		assert_true(cache_evict(f->c));
+	check(f);
+	assert_int_equal(hit(f, 0, low, N), 2 * B);
+	assert_int_equal(hit(f, 0, high, N), N);
+	for (uint64_t i = 0; i < blocks; i++)
+		assert_true(cache_evict(f->c));
+	assert_int_equal(hit(f, 0, high, N), 0);
+	assert_int_equal(hit(f, 0, next, N), 3 * B);
+	/* A hit by one of a higher priority raises what it hits, and only that. */
+	leave_with_priority(f, 0, high, N);
+	leave_with_priority(f, 7, high, 2 * B);
+	while (f->c->evictable > 2)
+		assert_true(cache_evict(f->c));
+	check(f);
+	assert_int_equal(hit(f, 0, high, N), 2 * B);
+	assert_int_equal(hit(f, 0, next, N), 0);
+	cache_level(f->c);
+	check(f);
+	while (cache_evict(f->c))
+		check(f);
+	assert_int_equal(f->c->total, f->c->free);
+}
+
+/* ---- Quotas ---- */
+
+static int32_t plan_status(struct fixture *f, uint64_t key, const uint64_t *tokens, uint32_t n)
+{
+	const struct row_request row = {.wire = {.key = key, .num_tokens = n, .publish_upto = n}, .tokens = tokens};
+	struct plan *p = NULL;
+	int32_t status;
+
+	assert_int_equal(plan_make(f, f->e, 0, 1, &row, 1, &f->plans, &p), 0);
+	status = p->rows[0].status;
+	if (!status)
+		plan_commit(p);
+	plan_end(p);
+	return status;
+}
+
+/* Beyond its quota a namespace takes what is free, and nothing of what others have cached. */
+static void test_namespace_quota(void **state)
+{
+	struct fixture *f = *state;
+	uint32_t ns = world_ns(&f->w, f->e, "tenant", NULL), all = SLABS * 1024;
+	static uint64_t mine[SLABS * 1024], other[SLABS * 1024];
+	uint64_t key;
+
+	for (uint64_t i = 0; i < SLABS * 1024; i++) {
+		mine[i] = 10000 + i;
+		other[i] = 20000 + i;
+	}
+	f->w.pool.namespace_quota = (uint64_t)all / 4 * 2048; /* a block takes 2 KiB a token */
+	(void)open_seq(f, ns, mine, 0, 0);
+	assert_int_equal(plan_status(f, f->key, mine, all / 2), 0); /* the pool is empty */
+	close_seq(f, f->key);
+	close_seq(f, compute(f, 0, other, all / 2));
+	assert_int_equal(f->c->free, 0);
+	(void)open_seq(f, ns, other, 0, 0);
+	key = f->key;
+	assert_int_equal(plan_status(f, key, other, all / 4 + 1), -EDQUOT);
+	assert_int_equal(hit(f, 0, other, all), all / 2);
+	assert_int_equal(hit(f, ns, mine, all), all / 2);
+	assert_int_equal(plan_status(f, key, other, all / 4), 0);
+	close_seq(f, key);
+	f->w.pool.namespace_quota = UINT64_MAX;
+	(void)open_seq(f, ns, other, 0, 0);
+	assert_int_equal(plan_status(f, f->key, other, all / 2), 0);
+	close_seq(f, f->key);
+	check(f);
+}
+
+static void test_session_quota(void **state)
+{
+	struct fixture *f = *state;
+	struct engine *first = f->e;
+	uint32_t all = SLABS * 1024;
+	static uint64_t mine[SLABS * 1024];
+
+	for (uint64_t i = 0; i < SLABS * 1024; i++)
+		mine[i] = 10000 + i;
+	close_seq(f, compute(f, 0, mine, all)); /* nothing is free */
+	f->w.pool.engine_quota = (uint64_t)all / 4 * 2048;
+	f->e = world_engine(&f->w);
+	world_cache(&f->w, f->e, "radix", B);
+	(void)open_seq(f, 0, mine + 1, 0, 0);
+	assert_int_equal(plan_status(f, f->key, mine + 1, all / 4 + 1), -EDQUOT);
+	assert_int_equal(plan_status(f, f->key, mine + 1, all / 4), 0);
+	/* What its own sequences share counts once. */
+	for (int i = 0; i < 8; i++)
+		assert_int_equal(seq_fork(&f->w.engines, f->e, f->key, f->key + 1 + (uint64_t)i, all / 4).res, 0);
+	assert_int_equal(f->e->caches[0].account->used, all / 4 / B);
+	while (engine_close_some(f->e, 100))
+		;
+	assert_int_equal(f->e->caches[0].account->used, 0);
+	engine_leave(&f->w.engines, f->e);
+	f->e = first;
+	assert_null(f->c->accounts);
+	check(f);
+}
+
+/* ---- Memory ---- */
+
+/* Eight samples of one prompt of 2k tokens store it once. */
+static void test_parallel_sampling(void **state)
+{
+	enum { PROMPT = 2000, SAMPLES = 8, NEW = 40 };
+	struct fixture *f = *state;
+	static uint64_t prompt[PROMPT];
+	uint64_t key, before;
+	struct row_request rows[SAMPLES];
+	struct plan *p;
+
+	for (uint64_t i = 0; i < PROMPT; i++)
+		prompt[i] = 30000 + i;
+	key = compute(f, 0, prompt, PROMPT);
+	before = referenced(f->c);
+	assert_int_equal(before, (PROMPT + B - 1) / B);
+	for (uint64_t s = 0; s < SAMPLES; s++) {
+		assert_int_equal(seq_fork(&f->w.engines, f->e, key, ++f->key, PROMPT).res, 0);
+		rows[s] = (struct row_request){
+			.wire = {.key = f->key, .start = PROMPT, .num_tokens = NEW, .publish_upto = PROMPT + NEW},
+			.tokens = prompt + 100 * s};
+	}
+	assert_int_equal(referenced(f->c), before);
+	p = plan_rows(f, rows, SAMPLES);
+	plan_commit(p);
+	plan_end(p);
+	assert_true(referenced(f->c) <= before + SAMPLES * (NEW / B + 1));
+	for (uint64_t k = key; k <= f->key; k++)
+		close_seq(f, k);
+	check(f);
+}
+
+/* Private sequences of a trace's lengths (median 440, a long tail) take hardly more than their tokens. */
+static void test_memory_overhead(void **state)
+{
+	struct fixture *f = *state;
+	static uint64_t tokens[3000];
+	uint64_t random = 77, blocks = 0, ideal = 0;
+	struct row_request row = {.tokens = tokens};
+
+	for (int i = 0; i < 60; i++) {
+		uint64_t n = 128 + next_random(&random) % 512 + (i % 8 ? 0 : next_random(&random) % 2000), before;
+		struct plan *p;
+
+		for (uint64_t k = 0; k < n; k++)
+			tokens[k] = ((uint64_t)i << 32) + k;
+		(void)open_seq(f, 0, tokens, 0, 0);
+		before = referenced(f->c);
+		row.wire = (struct attnd_wire_row){.key = f->key, .num_tokens = (uint32_t)n, .publish_upto = n};
+		p = plan_rows(f, &row, 1);
+		plan_commit(p);
+		plan_end(p);
+		blocks += referenced(f->c) - before;
+		ideal += n;
+		close_seq(f, f->key);
+	}
+	assert_true(ideal / 60 >= 400);
+	assert_true((double)(blocks * B) <= 1.04 * (double)ideal);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -341,7 +544,9 @@ int main(void)
 		TEST(test_oldest_first),	 TEST(test_no_more_than_needed),
 		TEST(test_namespaces_apart),	 TEST(test_duplicates),
 		TEST(test_unequal_duplicates),	 TEST(test_duplicates_of_a_running_job),
-		TEST(test_duplicates_of_a_fork),
+		TEST(test_duplicates_of_a_fork), TEST(test_priority),
+		TEST(test_namespace_quota),	 TEST(test_session_quota),
+		TEST(test_parallel_sampling),	 TEST(test_memory_overhead),
 	};
 
 	return cmocka_run_group_tests_name("radix", tests, NULL, NULL);

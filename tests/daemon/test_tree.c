@@ -16,11 +16,12 @@
 enum { RUN_STEPS = 4000 };
 
 static const struct model_shape shapes[] = {
-	{"nothing evicted", 24, {16, 16, 32}, 2, 2, false},
-	{"nothing evicted, large blocks", 40, {64, 32, 64}, 1, 2, false},
-	{"few blocks", 3, {16, 32, 16}, 3, 2, false},
-	{"very few blocks", 2, {32, 16, 64}, 2, 3, false},
-	{"grants", 4, {16, 64, 16}, 2, 2, true},
+	{"nothing evicted", 24, {16, 16, 32}, 2, 2, false, false},
+	{"nothing evicted, large blocks", 40, {64, 32, 64}, 1, 2, false, false},
+	{"few blocks", 3, {16, 32, 16}, 3, 2, false, false},
+	{"very few blocks", 2, {32, 16, 64}, 2, 3, false, false},
+	{"grants", 4, {16, 64, 16}, 2, 2, true, false},
+	{"quotas", 4, {16, 32, 16}, 3, 2, true, true},
 };
 enum { SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
@@ -39,12 +40,13 @@ static void random_operations(uint32_t shape, struct model_counts *counts)
 	for (uint64_t done = 0; done < steps; done += RUN_STEPS, seed += 2)
 		model_run(&shapes[shape], seed, RUN_STEPS, counts);
 	printf("# hits %llu, taken %llu, copies %llu, published %llu, evicted %llu, refused %llu, busy %llu, "
-	       "orphans %llu, blocked %llu, collapsed %llu\n",
+	       "orphans %llu, blocked %llu, collapsed %llu, over quota %llu, pins %llu\n",
 	       (unsigned long long)counts->hits, (unsigned long long)counts->taken,
 	       (unsigned long long)counts->copies, (unsigned long long)counts->published,
 	       (unsigned long long)counts->evicted, (unsigned long long)counts->refused,
 	       (unsigned long long)counts->busy, (unsigned long long)counts->orphans,
-	       (unsigned long long)counts->blocked, (unsigned long long)counts->collapsed);
+	       (unsigned long long)counts->blocked, (unsigned long long)counts->collapsed,
+	       (unsigned long long)counts->over_quota, (unsigned long long)counts->pins);
 	assert_true(counts->hits && counts->taken && counts->copies && counts->published && counts->busy);
 }
 
@@ -93,12 +95,21 @@ static void test_grants(void **state)
 	random_operations(4, &counts);
 }
 
+static void test_quotas(void **state)
+{
+	struct model_counts counts;
+
+	(void)state;
+	random_operations(5, &counts);
+	assert_true((counts.over_quota && counts.pins) || getenv("ATTND_TREE_SEED"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_nothing_evicted), cmocka_unit_test(test_nothing_evicted_large_blocks),
 		cmocka_unit_test(test_few_blocks),	cmocka_unit_test(test_very_few_blocks),
-		cmocka_unit_test(test_grants),
+		cmocka_unit_test(test_grants),		cmocka_unit_test(test_quotas),
 	};
 
 	return cmocka_run_group_tests_name("tree", tests, NULL, NULL);

@@ -59,7 +59,7 @@ void world_close(struct world *w)
 	if (w->pool.num_spare)
 		assert_int_equal(w->pool.spare[0].offset + w->pool.spare[0].bytes, w->pool.heap_next);
 	for (uint32_t i = 1; i < w->ns.num; i++)
-		assert_int_equal(w->ns.entries[i].refs, 0);
+		assert_int_equal(w->ns.entries[i].refs + w->ns.entries[i].held, 0);
 	assert_int_equal(w->engines.twins.num, 0);
 	twin_table_destroy(&w->engines.twins);
 	pool_destroy(&w->pool);

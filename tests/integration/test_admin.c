@@ -96,6 +96,44 @@ static void test_evict(void **state)
 	attnd_disconnect(a);
 }
 
+/* Without a name all caches are flushed. */
+static void test_flush_all(void **state)
+{
+	struct toy t, other;
+	attnd_t *a = prompt_cached(&t);
+	uint64_t tokens[PROMPT], cached;
+
+	(void)state;
+	assert_int_equal(attnd_seq_close(a, 1), 0);
+	attnd_disconnect(a);
+	a = daemon_connect(&daemon_);
+	assert_int_equal(toy_open(&other, a, 2), 0);
+	toy_tokens(tokens, PROMPT, 1);
+	assert_int_equal(toy_prefill(&other, 1, tokens, PROMPT, &cached), 0);
+	assert_int_equal(attnd_seq_close(a, 1), 0);
+	assert_int_equal(ask("flush realm=nobody", "evicted"), -ENOENT);
+	assert_int_equal(ask("flush", "evicted"), 2 * BLOCKS);
+	assert_int_equal(ask("flush", "evicted"), 0);
+	attnd_disconnect(a);
+}
+
+static void test_set(void **state)
+{
+	(void)state;
+	assert_int_equal(ask("set", "namespace-quota"), 100);
+	assert_int_equal(ask("set namespace-quota=30 pin-budget=10", "namespace-quota"), 30);
+	assert_int_equal(ask("set", "pin-budget"), 10);
+	assert_int_equal(ask("set session-quota=0", "pin-budget"), -EINVAL);
+	assert_int_equal(ask("set pin-budget=5 no-such=1", "pin-budget"), -EINVAL);
+	assert_int_equal(ask("set eviction=fifo", "pin-budget"), -EINVAL);
+	assert_int_equal(ask("set", "pin-budget"), 10); /* all or none */
+	assert_int_equal(ask("set namespace-quota=100 pin-budget=50 eviction=priority", "pin-budget"), 50);
+	assert_int_equal(ask("set eviction=lru cache-shares=toy:10:50,other::20", "pin-budget"), 50);
+	assert_int_equal(ask("set cache-shares=toy:60:50", "pin-budget"), -EINVAL);
+	assert_int_equal(ask("set cache-shares=toy:60:,b:50:", "pin-budget"), -EINVAL);
+	assert_int_equal(ask("set cache-shares=", "pin-budget"), 50);
+}
+
 static void test_pin(void **state)
 {
 	struct toy t;
@@ -215,6 +253,7 @@ int main(void)
 #define TEST(f) cmocka_unit_test_setup_teardown(f, test_start, test_end)
 		TEST(test_evict),	TEST(test_pin),
 		TEST(test_pin_expires), TEST(test_pin_namespace),
+		TEST(test_flush_all),	TEST(test_set),
 		TEST(test_tree),	cmocka_unit_test_setup_teardown(test_pin_budget, no_budget_start, test_end),
 	};
 

@@ -444,7 +444,8 @@ static void test_sequences(void **state)
 	REFUSED(seq_wait(), s.wait.ns = 5, -ENOENT, NAMESPACE);
 	REFUSED(seq_wait(), s.wait.num_tokens = ATTND_MAX_SEQ_TOKENS + 1, -EINVAL, TOKENS);
 	REFUSED(seq_wait(), s.wait.tokens = SEGMENT - 8, -EFAULT, OFFSET);
-	REFUSED(seq_wait(), s.wait.reserved = 1, -EINVAL, RESERVED);
+	REFUSED(seq_wait(), s.wait.priority = 8, -EINVAL, PRIORITY);
+	REFUSED(seq_open(), (s.sequence.key = 8, s.sequence.priority = 8), -EINVAL, PRIORITY);
 	REFUSED(seq_wait(), s.flags = 1, -EINVAL, FLAGS);
 	REFUSED(seq(ATTND_OP_SEQ_CLOSE), s.sequence.key = 99, -ENOENT, SEQUENCE);
 	REFUSED(seq(ATTND_OP_SEQ_CLOSE), s.flags = 2, -EINVAL, FLAGS);
