@@ -25,6 +25,7 @@
 #include "lead.h"
 #include "log.h"
 #include "publish.h"
+#include "scrub.h"
 
 enum { CLOSE_SLICE = 64, COPY_KEEP = 4 << 20, PARK_EVENTS = 64, BLOCKED_MS = 1 };
 
@@ -325,7 +326,7 @@ static void poll_rings(void *ctx)
 static bool idle_slice(struct leader *l)
 {
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++)
-		if (l->pool.caches[i] && collapse_step(l->pool.caches[i]))
+		if (l->pool.caches[i] && (collapse_step(l->pool.caches[i]) || scrub_step(l->pool.caches[i])))
 			return true;
 	return false;
 }
@@ -502,6 +503,8 @@ int leader_start(const struct config *cfg, uint64_t instance, struct mailbox *to
 	if (!r)
 		r = pool_init(&l->pool, cfg, &l->topology);
 	if (!r)
+		r = restore_pool(&l->pool, &l->ns, &l->realms, l->features);
+	if (!r)
 		r = make_fds(l);
 	if (!r)
 		r = team_init(&l->team, &l->topology, cfg->threads ? cfg->threads : topology_cpus(&l->topology),
@@ -563,6 +566,8 @@ void leader_destroy(struct leader *l)
 	l->pool.watch = NULL;
 	events_destroy(l->watch.events);
 	limits_destroy(l);
+	if (l->pool.restore.by)
+		restore_leave(&l->pool);
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++)
 		cache_destroy(l->pool.caches[i]);
 	pool_destroy(&l->pool);

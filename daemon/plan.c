@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "killpoint.h"
 #include "work.h"
 
 #define NONE ATTND_BLOCK_NONE
@@ -161,6 +162,7 @@ static void store_tokens(struct plan *p, struct plan_row *r, const uint64_t *tok
 		a->fill = (uint16_t)(slot + k);
 		at += k;
 	}
+	KILL_POINT(tokens_stored);
 }
 
 static int plan_one(struct plan *p, struct plan_row *r, const struct row_request *q, uint32_t *ids)
