@@ -877,7 +877,7 @@ static void restore_free(struct cache *c, const struct restored_cache *r)
 
 		if (e->slab == UINT32_MAX || cache_aux(c, id)->state == BLOCK_PUBLIC)
 			continue;
-		while (r->taken[place])
+		while (r->taken[place] || c->ext[place / n].slab == UINT32_MAX)
 			place++;
 		/* What a plan left in them, half written, is cleared before their first use. */
 		memset(cache_flags(c, id), 1, c->flag_bytes);

@@ -44,6 +44,15 @@ int kept_again(struct kept *k, const char *const *flags)
 	return daemon_again(&k->daemon, k->args);
 }
 
+void kept_print_log(const struct kept *k)
+{
+	char command[160];
+
+	snprintf(command, sizeof(command), "tail -12 %s/log | sed 's/^/# /'", k->daemon.dir);
+	fflush(stdout);
+	(void)!system(command);
+}
+
 int kept_end(struct kept *k, int sig)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};

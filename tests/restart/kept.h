@@ -28,6 +28,9 @@ void kept_restart(struct kept *k, int sig, const char *const *flags);
 /** Start it again after it has ended. 0 or -errno: it has ended before it listened. */
 int kept_again(struct kept *k, const char *const *flags);
 
+/** The end of its log, as TAP comments. */
+void kept_print_log(const struct kept *k);
+
 /** End it, and its files. */
 void kept_clean(struct kept *k);
 
