@@ -207,6 +207,21 @@ static const char *take_meta(struct keep *k, struct attnd_region *ret)
 	return NULL;
 }
 
+/*
+ * Its pages are there already, and come with the first access of each: to touch all of them would
+ * take seconds. Only lost ones are put in place now, as errors instead of later signals.
+ */
+static int settle(struct pool *p, uint32_t node)
+{
+	struct attnd_region *r = &p->nodes[node];
+	int e;
+
+	if (keep_huge(r->fd) || lseek(r->fd, 0, SEEK_HOLE) != (off_t)r->bytes)
+		return pool_settle(p, node, r);
+	e = topology_bind(p->topology, node, r->base, r->bytes);
+	return e == -EPERM || e == -ENOSYS ? 0 : e;
+}
+
 static const char *take_nodes(struct keep *k, struct pool *p)
 {
 	const struct attnd_meta_region *m = p->meta_region.base;
@@ -216,7 +231,7 @@ static const char *take_nodes(struct keep *k, struct pool *p)
 			return "the pool's memory cannot be mapped";
 		k->fds[i] = -1;
 		p->backing = keep_huge(p->nodes[i].fd) ? "hugetlb" : "plain";
-		if (pool_settle(p, i, &p->nodes[i]))
+		if (settle(p, i))
 			return "no memory for pages that were lost";
 	}
 	return NULL;
