@@ -347,7 +347,10 @@ static void again(const char *const *flags, bool full)
 
 	memcpy(&was, told, sizeof(was));
 	assert_int_not_equal(kept_end(&kept, SIGKILL), -ETIMEDOUT);
-	assert_int_equal(kept_again(&kept, flags), 0);
+	int e = kept_again(&kept, flags);
+	if (e)
+		kept_print_log(&kept);
+	assert_int_equal(e, 0);
 	if (waitpid(kept.daemon.pid, &status, WNOHANG) == kept.daemon.pid) {
 		print_message("ended again: status %x\n", (unsigned)status);
 		kept_print_log(&kept);
