@@ -371,8 +371,10 @@ static void test_descriptor_store(void **state)
 	snprintf(k.daemon.socket, sizeof(k.daemon.socket), "%s", m.socket);
 	snprintf(k.daemon.admin, sizeof(k.daemon.admin), "%s", m.admin);
 	manager_run(&m);
-	assert_int_equal(m.num_fds, 1 + (int)json_array_size(json_object_get(
-						json_object_get(daemon_json(&k.daemon, "status"), "pool"), "nodes")));
+	json_t *status = daemon_json(&k.daemon, "status");
+	size_t nodes = json_array_size(json_object_get(json_object_get(status, "pool"), "nodes"));
+	json_decref(status);
+	assert_int_equal(m.num_fds, 1 + (int)nodes);
 	prompts_fill(&k);
 	for (int i = 0; i < 4; i++) {
 		manager_end(&m, i & 1 ? SIGTERM : SIGKILL);
