@@ -92,17 +92,17 @@ struct cache {
 	uint32_t free_head;
 	uint32_t lru_first, lru_last; /* evictable leaves, oldest first */
 	uint64_t clock;
-	uint64_t total, free, evictable; /* blocks; referenced = total - free - evictable */
-	struct account *accounts;	 /* account.h's: none without a grant */
-	struct account *commons;	 /* of these, everybody's without one */
-	uint64_t claimed;		 /* blocks: what accounts use, or are guaranteed if that is more */
-	uint64_t granted;		 /* blocks, sum of the grants */
-	uint64_t evicted, collapsed;	 /* blocks, since the start */
-	struct held *twins;		 /* sequences with blocks that the tree has, too (collapse.c) */
-	struct layer_scales *scales;	 /* [layers] */
-	uint32_t engines;		 /* that opened it */
-	uint32_t keeps;			 /* pins and administrators' work: it is not destroyed */
-	struct scrub {			 /* scrub.c's */
+	uint64_t total, free, evictable;	    /* blocks; referenced = total - free - evictable */
+	struct account *accounts;		    /* account.h's: none without a grant */
+	struct account *commons;		    /* of these, everybody's without one */
+	uint64_t claimed;			    /* blocks: what accounts use, or are guaranteed if that is more */
+	uint64_t granted;			    /* blocks, sum of the grants */
+	uint64_t evicted, collapsed;		    /* blocks, since the start */
+	struct held *twins;			    /* sequences with blocks that the tree has, too (collapse.c) */
+	struct layer_scales *scales;		    /* [layers] */
+	uint32_t engines;			    /* that opened it */
+	uint32_t keeps;				    /* pins and administrators' work: it is not destroyed */
+	struct scrub {				    /* scrub.c's */
 		uint32_t unhashed, unverified, bad; /* full published blocks; the latter of `verify`, of `bad` */
 		uint32_t cursor, id, generation, layer;
 		uint32_t want;	  /* to be verified next; NONE */

@@ -28,7 +28,7 @@
 	X(publish_indexed)                                                             \
 	X(grow_sealed) /* a published tail, before its count grows */                  \
 	X(grow_counted)                                                                \
-	X(place_set)         /* of a published block, to that of its copy */                        \
+	X(place_set) /* of a published block, to that of its copy */                   \
 	X(hashed)                                                                      \
 	X(recycle_uncounted) /* count = 0 */                                           \
 	X(recycle_unlinked)                                                            \

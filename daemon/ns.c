@@ -95,6 +95,17 @@ static int grow(struct ns_table *t)
 	return 0;
 }
 
+/* Of one that an earlier daemon left only the digest is known. */
+static void name_again(struct ns_entry *e, const void *fields, size_t bytes)
+{
+	if (e->fields)
+		return;
+	e->fields = malloc(bytes);
+	e->bytes = e->fields ? (uint32_t)bytes : 0;
+	if (e->fields)
+		memcpy(e->fields, fields, bytes);
+}
+
 int ns_get(struct ns_table *t, const void *fields, size_t bytes, uint32_t *ret_id)
 {
 	uint8_t d[32];
@@ -111,6 +122,7 @@ int ns_get(struct ns_table *t, const void *fields, size_t bytes, uint32_t *ret_i
 	b = bucket(t, d);
 	for (id = *b; id != UINT32_MAX; id = t->entries[id].next) {
 		if (!memcmp(t->entries[id].digest, d, 32)) {
+			name_again(&t->entries[id], fields, bytes);
 			t->entries[id].refs++;
 			*ret_id = id;
 			return 0;

@@ -159,6 +159,14 @@ static void live_once(struct toy *t, uint32_t cache, uint64_t *keys, uint64_t *s
 			fail_at(__LINE__, (int)length);
 		e = length < n ? go_on(t, key, tokens, (uint32_t)length, n, acked, &mine, full) : 0;
 	}
+	if (e == 0 && n < TOKENS - 2) { /* a draft behind the published tail, rolled back and written anew */
+		struct attnd_row row = {.key = key, .start = n, .tokens = &other, .num_tokens = 1, .publish_upto = n};
+		e = step(t, 1, &row, full);
+		row.tokens = tokens + n;
+		if (e == 0)
+			e = step(t, 1, &row, full);
+		e = e < 0 ? 0 : e;
+	}
 	if (e == 0 && next_random(seed) % 2 && !attnd_seq_fork(t->a, key, fork, n / 2)) {
 		(void)step(t, 2, &draft, full); /* never published */
 		(void)attnd_seq_close(t->a, fork);
