@@ -7,9 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "killpoint.h"
 #include "ns.h"
 #include "realm.h"
 #include "watch.h"
+#include "restore.h"
+#include "seal.h"
 
 #define NONE ATTND_BLOCK_NONE
 
@@ -189,6 +192,7 @@ void cache_filled(struct cache *c, uint32_t id)
 	uint64_t hash;
 
 	watch_filled(c, id);
+	c->scrub.unhashed += !cache_block(c, id)->hash;
 	if (!c->peek || !c->peek->entries)
 		return;
 	ns_peek_key(c->ns, cache_block(c, id)->ns, c->peek_salt, key);
@@ -228,10 +232,15 @@ void cache_publish(struct cache *c, struct account *account, uint32_t id, uint32
 		if (aux_hold(p) == 1)
 			hold_up(c, parent);
 	}
+	KILL_POINT(publish_fields);
+	seal_block_next(b, cache_tokens(c, id), count, atomic_load_explicit(&b->place, memory_order_relaxed));
+	KILL_POINT(publish_sealed);
 	/* B2: all fields first, then count. */
 	atomic_store_explicit(&b->count, (uint16_t)count, memory_order_release);
+	KILL_POINT(publish_counted);
 	attnd_index_insert(&c->index, id);
 	watch_published(c, id);
+	KILL_POINT(publish_indexed);
 	if (count == c->block_size)
 		cache_filled(c, id);
 }
@@ -252,7 +261,8 @@ void cache_trade_places(struct cache *c, uint32_t id, uint32_t copy)
 		other[i] = f;
 	}
 	/* In between both name the copy's place; only the published one counts. */
-	atomic_store_explicit(&b->place, atomic_load_explicit(&o->place, memory_order_relaxed), memory_order_release);
+	cache_set_place(c, id, atomic_load_explicit(&o->place, memory_order_relaxed));
+	KILL_POINT(place_set);
 	atomic_store_explicit(&o->place, old, memory_order_release);
 }
 
@@ -279,8 +289,15 @@ static void unpublish(struct cache *c, uint32_t id)
 		__builtin_prefetch((const void *)attnd_peek_bucket(c->peek, a->peek, 0), 1);
 	if (parent != NONE) /* it may go next */
 		prefetch_removal(c, parent);
-	/* B3: recycling is count = 0, unlink, generation + 1, reuse. */
+	if (cache_count(c, id) == c->block_size) {
+		c->scrub.unhashed -= !b->hash;
+		c->scrub.unverified -= a->verify;
+		c->scrub.bad -= a->bad;
+	}
+	/* B3: recycling is count = 0, unlink, generation + 1, reuse; the compiler keeps to it, too. */
 	atomic_store_explicit(&b->count, 0, memory_order_release);
+	atomic_signal_fence(memory_order_seq_cst);
+	KILL_POINT(recycle_uncounted);
 	lru_remove(c, id);
 	c->evictable--;
 	attnd_index_remove(&c->index, id);
@@ -298,7 +315,10 @@ static void unpublish(struct cache *c, uint32_t id)
 	if (a->peek)
 		attnd_peek_remove(c->peek, a->peek);
 	ns_unref(c->ns, b->ns);
+	KILL_POINT(recycle_unlinked);
 	b->generation++;
+	atomic_signal_fence(memory_order_seq_cst);
+	KILL_POINT(recycle_generation);
 	c->evicted++;
 	counters_add(c->counters, evicted_blocks, 1);
 }
@@ -318,7 +338,7 @@ uint32_t cache_goes_after(const struct cache *c, uint32_t id)
 void cache_raise(struct cache *c, uint32_t id, uint32_t priority)
 {
 	for (; id != NONE && cache_aux(c, id)->priority < priority; id = cache_block(c, id)->parent)
-		cache_aux(c, id)->priority = priority & 127;
+		cache_aux(c, id)->priority = priority & 31;
 }
 
 void cache_level(struct cache *c)
@@ -369,6 +389,22 @@ static void evict_subtree(struct cache *c, uint32_t top)
 	}
 }
 
+uint32_t cache_drop(struct cache *c, uint32_t id)
+{
+	uint64_t before = c->free;
+
+	evict_subtree(c, id);
+	return (uint32_t)(c->free - before);
+}
+
+void cache_set_place(struct cache *c, uint32_t id, uint64_t place)
+{
+	struct attnd_block *b = cache_block(c, id);
+
+	seal_block_next(b, cache_tokens(c, id), cache_count(c, id), place);
+	atomic_store_explicit(&b->place, place, memory_order_release);
+}
+
 /* ---- Slabs ---- */
 
 static int grow_extents(struct cache *c)
@@ -389,14 +425,22 @@ static void list_extent(struct cache *c, uint32_t i)
 	struct attnd_extent *list = (struct attnd_extent *)((char *)m + m->extents_offset);
 
 	list[(size_t)c->id * m->num_slabs + i] = c->ext[i].mem;
-	__atomic_store_n(&m->caches[c->id].num_extents, c->num_ext, __ATOMIC_RELEASE);
+	atomic_store_explicit(&m->caches[c->id].num_extents, c->num_ext, memory_order_release);
+}
+
+/* Where in an extent's memory they stand. */
+static void extent_parts(const struct cache *c, struct block_extent *e)
+{
+	e->block = pool_extent_at(c->pool, &e->mem);
+	e->tokens = (uint64_t *)(e->block + c->blocks_per_slab);
+	e->flags = (uint8_t *)(e->tokens + (size_t)c->blocks_per_slab * c->block_size);
 }
 
 /* Descriptors, tokens and flags of a slab's blocks. */
 static int fill_extent(struct cache *c, struct block_extent *ret)
 {
 	uint32_t n = c->blocks_per_slab;
-	uint64_t bytes = n * (sizeof(struct attnd_block) + c->block_size * sizeof(uint64_t) + c->flag_bytes);
+	uint64_t bytes = meta_extent_bytes(&c->identity, n);
 	struct block_extent e = {.slab = UINT32_MAX, .aux = calloc(n, sizeof(*e.aux))};
 
 	if (!e.aux)
@@ -405,9 +449,7 @@ static int fill_extent(struct cache *c, struct block_extent *ret)
 		free(e.aux);
 		return -ENOMEM;
 	}
-	e.block = pool_extent_at(c->pool, &e.mem);
-	e.tokens = (uint64_t *)(e.block + n);
-	e.flags = (uint8_t *)(e.tokens + (size_t)n * c->block_size);
+	extent_parts(c, &e);
 	for (uint32_t b = 0; b < n; b++)
 		atomic_store_explicit(&e.block[b].place, ATTND_PLACE_NONE, memory_order_relaxed);
 	*ret = e;
@@ -426,8 +468,10 @@ static int vacant_extent(struct cache *c, uint32_t *ret)
 		return -ENOMEM;
 	if (accounts_cover(c, i) || fill_extent(c, &c->ext[i]))
 		return -ENOMEM;
+	KILL_POINT(extent_allocated);
 	c->num_ext += i == c->num_ext;
 	list_extent(c, i);
+	KILL_POINT(extent_listed);
 	*ret = i;
 	return 0;
 }
@@ -438,6 +482,7 @@ static void empty_extent(struct cache *c, uint32_t i)
 	struct block_extent *e = &c->ext[i];
 
 	pool_extent_free(c->pool, &e->mem);
+	KILL_POINT(extent_freed);
 	free(e->aux);
 	*e = (struct block_extent){.slab = UINT32_MAX};
 	list_extent(c, i);
@@ -483,16 +528,19 @@ static int add_slab(struct cache *c)
 	}
 	e = &c->ext[i];
 	e->slab = (uint32_t)slab;
+	KILL_POINT(slab_taken);
 	/*
 	 * What another cache left in the slab may read as NaN here: every tile is flagged, and so
 	 * cleared before its first use.
 	 */
 	memset(e->flags, 1, (size_t)c->blocks_per_slab * c->flag_bytes);
+	KILL_POINT(slab_flagged);
 	for (uint32_t b = c->blocks_per_slab; b-- > 0;) {
 		atomic_store_explicit(&e->block[b].place, (uint64_t)slab << 32 | b, memory_order_release);
 		e->aux[b].chain = NONE;
 		put_free(c, i * c->blocks_per_slab + b);
 	}
+	KILL_POINT(slab_placed);
 	c->total += c->blocks_per_slab;
 	return 0;
 }
@@ -519,7 +567,9 @@ static void give_slab(struct cache *c, uint32_t ext)
 		c->free--;
 	}
 	c->total -= c->blocks_per_slab;
+	KILL_POINT(slab_emptied);
 	pool_return_slab(c->pool, e->slab);
+	KILL_POINT(slab_returned);
 	empty_extent(c, ext);
 }
 
@@ -727,29 +777,10 @@ static double thread_speed(uint64_t features)
 }
 
 /* KV heads over nodes, unevenly where they do not divide; nodes beyond the heads store nothing. */
-static int set_nodes(struct cache *c, uint64_t features, struct attnd_kv_spec spec)
+int cache_formats(const struct pool *p, const struct attnd_wire_cache *id, uint64_t features,
+		  struct cache_node nodes[POOL_MAX_NODES], struct attnd_kv_format *ret_all, uint64_t *ret_block_bytes,
+		  struct attnd_ops *ret_ops)
 {
-	uint32_t n = c->pool->num_nodes, all = spec.num_kv_heads, head = 0;
-	size_t layer = 0;
-	int r = 0;
-
-	for (uint32_t i = 0; i < n && !r; i++) {
-		struct cache_node *node = &c->nodes[i];
-
-		node->head0 = head;
-		node->heads = spec.num_kv_heads = all / n + (i < all % n);
-		head += node->heads;
-		if (node->heads)
-			r = attnd_format_init(features, &spec, &node->fmt, &c->ops);
-		layer = node->heads && node->fmt.layer_bytes > layer ? node->fmt.layer_bytes : layer;
-	}
-	c->block_bytes = (uint64_t)c->identity.num_layers * layer;
-	return r;
-}
-
-static int set_format(struct cache *c, uint64_t features, enum attnd_wire_field *field)
-{
-	const struct attnd_wire_cache *id = &c->identity;
 	struct attnd_kv_spec spec = {
 		.num_kv_heads = id->num_kv_heads,
 		.group = id->num_heads / id->num_kv_heads,
@@ -761,10 +792,29 @@ static int set_format(struct cache *c, uint64_t features, enum attnd_wire_field 
 		.layout = (enum attnd_klayout)id->layout,
 		.v_in_k = id->v_in_k,
 	};
-	int r = attnd_format_init(features, &spec, &c->fmt, &c->ops);
+	uint32_t n = p->num_nodes, all = id->num_kv_heads, head = 0;
+	size_t layer = 0;
+	int r = attnd_format_init(features, &spec, ret_all, ret_ops);
 
-	if (!r)
-		r = set_nodes(c, features, spec);
+	for (uint32_t i = 0; i < n && !r; i++) {
+		struct cache_node *node = &nodes[i];
+
+		*node = (struct cache_node){.head0 = head};
+		node->heads = spec.num_kv_heads = all / n + (i < all % n);
+		head += node->heads;
+		if (node->heads)
+			r = attnd_format_init(features, &spec, &node->fmt, ret_ops);
+		layer = node->heads && node->fmt.layer_bytes > layer ? node->fmt.layer_bytes : layer;
+	}
+	*ret_block_bytes = (uint64_t)id->num_layers * layer;
+	return r;
+}
+
+static int set_format(struct cache *c, uint64_t features, enum attnd_wire_field *field)
+{
+	const struct attnd_wire_cache *id = &c->identity;
+	int r = cache_formats(c->pool, id, features, c->nodes, &c->fmt, &c->block_bytes, &c->ops);
+
 	if (r) {
 		*field = ATTND_FIELD_KV_DTYPE;
 		return r;
@@ -786,7 +836,7 @@ static void describe(const struct cache *c)
 {
 	struct attnd_meta_cache *m = &c->pool->meta->caches[c->id];
 
-	m->num_extents = 0;
+	atomic_store_explicit(&m->num_extents, 0, memory_order_relaxed);
 	m->identity = c->identity;
 	memcpy(m->realm, c->realm, sizeof(m->realm));
 	m->layout_id = c->fmt.layout_id;
@@ -796,8 +846,38 @@ static void describe(const struct cache *c)
 	m->v_lanes = c->fmt.v_lanes;
 	m->v_ilv = c->fmt.v_ilv;
 	m->blocks_per_slab = c->blocks_per_slab;
-	m->block_bytes = (uint32_t)c->block_bytes;
+	m->block_bytes = c->block_bytes;
+	m->seal = seal_cache(m);
+	KILL_POINT(cache_described);
 	atomic_store_explicit(&m->used, 1, memory_order_release);
+	KILL_POINT(cache_used);
+}
+
+/* Static scales outlive the daemon. */
+static int make_scales(struct cache *c, uint32_t slot)
+{
+	struct attnd_meta_cache *m = &c->pool->meta->caches[slot];
+
+	m->scales = (struct attnd_extent){0};
+	if (c->identity.scale_mode != ATTND_WIRE_SCALE_STATIC)
+		return 0;
+	return pool_extent_alloc(c->pool, c->identity.num_layers * sizeof(struct attnd_meta_scale), &m->scales);
+}
+
+void cache_set_scale(struct cache *c, uint32_t layer, float k, float v)
+{
+	struct attnd_meta_scale *s = pool_extent_at(c->pool, &c->pool->meta->caches[c->id].scales);
+
+	s += layer;
+	c->scales[layer] = (struct layer_scales){.k = k, .v = v, .set = true};
+	if (atomic_load_explicit(&s->set, memory_order_relaxed))
+		return;
+	s->k = k;
+	s->v = v;
+	s->seal = seal_scale(s);
+	KILL_POINT(scale_written);
+	atomic_store_explicit(&s->set, 1, memory_order_release);
+	KILL_POINT(scale_set);
 }
 
 /* Of realm and identity: the same prefix has another hash in every cache. */
@@ -811,14 +891,24 @@ static void set_peek_salt(struct cache *c)
 	crypto_generichash_final(&h, c->peek_salt, sizeof(c->peek_salt));
 }
 
-int cache_create(struct pool *p, struct ns_table *ns, struct attnd_counters *counters, const char *realm,
-		 const struct attnd_wire_cache *id, uint64_t features, enum attnd_wire_field *field,
-		 struct cache **ret)
+static void cache_free(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->num_ext; i++)
+		free(c->ext[i].aux);
+	attnd_index_destroy(&c->index);
+	free(c->ext);
+	free(c->scales);
+	free(c);
+}
+
+/* What does not need a place in the table. */
+static int cache_make(struct pool *p, struct ns_table *ns, struct attnd_counters *counters, const char *realm,
+		      const struct attnd_wire_cache *id, uint64_t features, enum attnd_wire_field *field,
+		      struct cache **ret)
 {
 	struct cache *c = calloc(1, sizeof(*c));
-	int slot, r;
+	int r;
 
-	*field = ATTND_FIELD_NONE;
 	if (!c)
 		return -ENOMEM;
 	c->pool = p;
@@ -831,40 +921,54 @@ int cache_create(struct pool *p, struct ns_table *ns, struct attnd_counters *cou
 	c->free_head = NONE;
 	for (int i = 0; i < CACHE_PRIORITIES; i++)
 		c->lru[i] = (struct lru_list){NONE, NONE};
+	c->scrub.id = c->scrub.want = NONE;
 	r = set_format(c, features, field);
-	if (r)
-		goto fail;
-	c->scales = calloc(id->num_layers, sizeof(*c->scales));
-	if (!c->scales) {
-		r = -ENOMEM;
-		goto fail;
+	if (!r) {
+		c->scales = calloc(id->num_layers, sizeof(*c->scales));
+		r = c->scales ? attnd_index_init(&c->index, index_key, index_next, c) : -ENOMEM;
 	}
-	r = attnd_index_init(&c->index, index_key, index_next, c);
+	if (r) {
+		cache_free(c);
+		return r;
+	}
+	*ret = c;
+	return 0;
+}
+
+int cache_create(struct pool *p, struct ns_table *ns, struct attnd_counters *counters, const char *realm,
+		 const struct attnd_wire_cache *id, uint64_t features, enum attnd_wire_field *field,
+		 struct cache **ret)
+{
+	struct cache *c;
+	int slot, r;
+
+	*field = ATTND_FIELD_NONE;
+	r = cache_make(p, ns, counters, realm, id, features, field, &c);
 	if (r)
-		goto fail;
+		return r;
 	slot = table_slot(p);
-	if (slot < 0) {
-		*field = ATTND_FIELD_CACHE;
-		r = slot;
-		goto fail;
+	r = slot < 0 ? slot : make_scales(c, (uint32_t)slot);
+	if (r) {
+		*field = slot < 0 ? ATTND_FIELD_CACHE : ATTND_FIELD_NONE;
+		cache_free(c);
+		return r;
 	}
 	c->id = (uint32_t)slot;
 	p->caches[slot] = c;
 	describe(c);
 	*ret = c;
 	return 0;
-fail:
-	attnd_index_destroy(&c->index);
-	free(c->scales);
-	free(c);
-	return r;
 }
 
 void cache_destroy(struct cache *c)
 {
+	struct attnd_meta_cache *m;
+
 	if (!c)
 		return;
-	atomic_store_explicit(&c->pool->meta->caches[c->id].used, 0, memory_order_release);
+	m = &c->pool->meta->caches[c->id];
+	atomic_store_explicit(&m->used, 0, memory_order_release);
+	KILL_POINT(cache_unused);
 	watch_reason(c->pool, METRICS_REASON_dropped);
 	while (cache_evict(c))
 		;
@@ -876,11 +980,137 @@ void cache_destroy(struct cache *c)
 		pool_return_slab(c->pool, c->ext[i].slab);
 		empty_extent(c, i);
 	}
+	if (m->scales.bytes)
+		pool_extent_free(c->pool, &m->scales);
 	c->pool->caches[c->id] = NULL;
-	attnd_index_destroy(&c->index);
-	free(c->ext);
-	free(c->scales);
-	free(c);
+	cache_free(c);
+}
+
+void cache_leave(struct cache *c)
+{
+	if (!c)
+		return;
+	c->pool->caches[c->id] = NULL;
+	cache_free(c);
+}
+
+/* ---- After a restart ---- */
+
+/* A slab's blocks that nobody published: free, in the places that the others leave. */
+static void restore_free(struct cache *c, const struct restored_cache *r)
+{
+	uint32_t n = c->blocks_per_slab, place = 0;
+
+	for (uint32_t id = c->num_ext * n; id-- > 0;) {
+		struct block_extent *e = cache_ext(c, id);
+
+		if (e->slab == UINT32_MAX || cache_aux(c, id)->state == BLOCK_PUBLIC)
+			continue;
+		while (r->taken[place] || c->ext[place / n].slab == UINT32_MAX)
+			place++;
+		/* What a plan left in them, half written, is cleared before their first use. */
+		memset(cache_flags(c, id), 1, c->flag_bytes);
+		atomic_store_explicit(&cache_block(c, id)->place, (uint64_t)c->ext[place / n].slab << 32 | place % n,
+				      memory_order_relaxed);
+		place++;
+		cache_aux(c, id)->chain = NONE;
+		put_free(c, id);
+	}
+}
+
+/* Parents come before their children. */
+static void restore_block(struct cache *c, uint32_t id, bool verify)
+{
+	struct attnd_block *b = cache_block(c, id);
+	struct block_aux *a = cache_aux(c, id);
+	bool full = cache_count(c, id) == c->block_size;
+
+	*a = (struct block_aux){.state = BLOCK_PUBLIC,
+				.chain = NONE,
+				.prev = NONE,
+				.next = NONE,
+				.first_kid = NONE,
+				.kid_prev = NONE,
+				.kid_next = NONE};
+	if (!full) { /* the hash of a full block only; its flags are not in it */
+		b->hash = 0;
+		if (verify)
+			memset(cache_flags(c, id), 1, c->flag_bytes);
+	}
+	ns_ref(c->ns, b->ns);
+	c->evictable++;
+	if (b->parent != NONE) {
+		struct block_aux *p = cache_aux(c, b->parent);
+
+		p->kids++;
+		a->kid_next = p->first_kid;
+		if (p->first_kid != NONE)
+			cache_aux(c, p->first_kid)->kid_prev = id;
+		p->first_kid = id;
+	}
+	attnd_index_insert(&c->index, id);
+	if (!full)
+		return;
+	a->verify = verify && b->hash;
+	c->scrub.unverified += a->verify;
+	cache_filled(c, id);
+}
+
+static int restore_extents(struct cache *c, const struct restored_cache *r)
+{
+	c->ext = calloc(r->num_ext ? r->num_ext : 1, sizeof(*c->ext));
+	if (!c->ext)
+		return -ENOMEM;
+	c->cap_ext = r->num_ext ? r->num_ext : 1;
+	c->num_ext = r->num_ext;
+	for (uint32_t i = 0; i < r->num_ext; i++) {
+		struct block_extent *e = &c->ext[i];
+
+		e->slab = r->ext[i].slab;
+		if (e->slab == UINT32_MAX)
+			continue;
+		e->mem = r->ext[i].mem;
+		extent_parts(c, e);
+		e->aux = calloc(c->blocks_per_slab, sizeof(*e->aux));
+		if (!e->aux)
+			return -ENOMEM;
+		c->total += c->blocks_per_slab;
+	}
+	return attnd_index_reserve(&c->index, c->num_ext * c->blocks_per_slab);
+}
+
+int cache_restore(struct pool *p, struct ns_table *ns, struct attnd_counters *counters, struct attnd_peek_table *peek,
+		  const struct restored_cache *r, uint64_t features, bool verify, struct cache **ret)
+{
+	const struct attnd_meta_cache *m = &p->meta->caches[r->id];
+	enum attnd_wire_field field;
+	struct cache *c;
+	int e = cache_make(p, ns, counters, m->realm, &m->identity, features, &field, &c);
+
+	if (e)
+		return e;
+	c->id = r->id;
+	c->peek = peek;
+	e = restore_extents(c, r);
+	if (e) {
+		cache_free(c);
+		return e;
+	}
+	for (uint32_t i = 0; m->scales.bytes && i < c->identity.num_layers; i++) {
+		const struct attnd_meta_scale *s = pool_extent_at(p, &m->scales);
+
+		if (atomic_load_explicit(&s[i].set, memory_order_relaxed))
+			c->scales[i] = (struct layer_scales){.k = s[i].k, .v = s[i].v, .set = true};
+	}
+	for (uint32_t i = 0; i < r->num_blocks; i++)
+		restore_block(c, r->order[i], verify);
+	for (uint32_t i = 0; i < r->num_blocks; i++)
+		if (!cache_aux(c, r->order[i])->kids)
+			lru_insert(c, r->order[i]);
+	restore_free(c, r);
+	p->caches[c->id] = c;
+	*ret = c;
+	return 0;
 }
 
 /* ---- Checking ---- */

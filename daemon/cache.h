@@ -44,8 +44,10 @@ struct block_aux {
 	uint32_t born_ms, idle_ms; /* watch.c's: when it was published, and last released; 0: not yet */
 	uint16_t fill;		   /* slots [count, fill) hold private tokens of the owner, or of several if frozen */
 	uint8_t state;
-	bool frozen : 1;      /* several sequences hold private slots: nobody writes in place */
-	uint8_t priority : 7; /* of it and all that follows it the highest; the lowest goes first */
+	bool frozen : 1; /* several sequences hold private slots: nobody writes in place */
+	bool verify : 1; /* its bytes are not known to be its hash's: it serves nobody before they are (scrub.c) */
+	bool bad : 1;	 /* they are others: held, else it would be gone */
+	uint8_t priority : 5; /* of it and all that follows it the highest; the lowest goes first */
 };
 
 struct block_extent {
@@ -63,6 +65,11 @@ struct layer_scales {
 	bool set, written;
 };
 
+struct cache_node {
+	uint32_t head0, heads;
+	struct attnd_kv_format fmt;
+};
+
 struct cache {
 	struct pool *pool;
 	struct ns_table *ns;
@@ -73,10 +80,7 @@ struct cache {
 	uint8_t peek_salt[16];		 /* its identity, as peek keys mix it */
 	struct attnd_wire_cache identity;
 	/* What a node stores: KV heads [head0, head0 + heads). */
-	struct cache_node {
-		uint32_t head0, heads;
-		struct attnd_kv_format fmt;
-	} nodes[POOL_MAX_NODES];
+	struct cache_node nodes[POOL_MAX_NODES];
 	struct attnd_kv_format fmt; /* of all heads: constants, and what a block would be on one node */
 	struct attnd_ops ops;
 	uint32_t block_size;
@@ -93,17 +97,24 @@ struct cache {
 		uint32_t first, last;
 	} lru[CACHE_PRIORITIES]; /* evictable leaves, oldest first */
 	uint64_t clock;
-	uint64_t total, free, evictable; /* blocks; referenced = total - free - evictable */
-	struct account *accounts;	 /* account.h's: none without a grant */
-	struct account *commons;	 /* of these, everybody's without one */
-	uint32_t min_slabs, max_slabs;	 /* that it keeps, that it may have */
-	uint64_t claimed;		 /* blocks: what accounts use, or are guaranteed if that is more */
-	uint64_t granted;		 /* blocks, sum of the grants */
-	uint64_t evicted, collapsed;	 /* blocks, since the start */
-	struct held *twins;		 /* sequences with blocks that the tree has, too (collapse.c) */
-	struct layer_scales *scales;	 /* [layers] */
-	uint32_t engines;		 /* that opened it */
-	uint32_t keeps;			 /* pins and administrators' work: it is not destroyed */
+	uint64_t total, free, evictable;	    /* blocks; referenced = total - free - evictable */
+	struct account *accounts;		    /* account.h's: none without a grant */
+	struct account *commons;		    /* of these, everybody's without one */
+	uint32_t min_slabs, max_slabs;		    /* that it keeps, that it may have */
+	uint64_t claimed;			    /* blocks: what accounts use, or are guaranteed if that is more */
+	uint64_t granted;			    /* blocks, sum of the grants */
+	uint64_t evicted, collapsed;		    /* blocks, since the start */
+	struct held *twins;			    /* sequences with blocks that the tree has, too (collapse.c) */
+	struct layer_scales *scales;		    /* [layers] */
+	uint32_t engines;			    /* that opened it */
+	uint32_t keeps;				    /* pins and administrators' work: it is not destroyed */
+	struct scrub {				    /* scrub.c's */
+		uint32_t unhashed, unverified, bad; /* full published blocks; the latter of `verify`, of `bad` */
+		uint32_t cursor, id, generation, layer;
+		uint32_t want;	  /* to be verified next; NONE */
+		uint64_t hash;	  /* so far */
+		uint64_t corrupt; /* blocks dropped because of their hash, with those below */
+	} scrub;
 };
 
 static inline struct block_extent *cache_ext(const struct cache *c, uint32_t id)
@@ -163,6 +174,30 @@ bool cache_make_room(struct cache *c, const struct account *a, uint64_t need, ui
 
 /** Slabs that it could take without anything being evicted. */
 uint64_t cache_free_slabs(const struct cache *c);
+/** Static scales of a layer, which had none or the same. */
+void cache_set_scale(struct cache *c, uint32_t layer, float k, float v);
+
+/** Move a published block, whose bytes stand at `place` already; one release store (B8). */
+void cache_set_place(struct cache *c, uint32_t id, uint64_t place);
+
+/** Evict an idle block and all below it. Returns how many blocks that were. */
+uint32_t cache_drop(struct cache *c, uint32_t id);
+
+struct restored_cache; /* restore.h */
+/**
+ * Make the cache of entry r->id of meta again from what restore.c found to be right there. Its
+ * tiles are readable by these features' kernels. 0, or -ENOMEM: the caller drops the entry.
+ */
+int cache_restore(struct pool *p, struct ns_table *ns, struct attnd_counters *counters, struct attnd_peek_table *peek,
+		  const struct restored_cache *r, uint64_t features, bool verify, struct cache **ret);
+
+/** Free what is the process's of a cache, and leave pool and meta as they are, for the next daemon. */
+void cache_leave(struct cache *c);
+
+/** What an entry's tiles are for these features, as cache_create makes them: its format on a node. 0 or -EINVAL. */
+int cache_formats(const struct pool *p, const struct attnd_wire_cache *id, uint64_t features,
+		  struct cache_node nodes[POOL_MAX_NODES], struct attnd_kv_format *ret_all, uint64_t *ret_block_bytes,
+		  struct attnd_ops *ret_ops);
 
 /** Tokens that the pool could hold of this cache alone. */
 uint64_t cache_capacity(const struct cache *c);
@@ -186,7 +221,7 @@ void cache_unref(struct cache *c, struct account *a, uint32_t id);
 void cache_publish(struct cache *c, struct account *a, uint32_t id, uint32_t ns, uint32_t parent, uint32_t first,
 		   uint32_t count, uint32_t position);
 
-/** A published block has become full: others may find the prefix that it ends. */
+/** A published block has become full: others may find the prefix that it ends; its bytes are to be hashed. */
 void cache_filled(struct cache *c, uint32_t id);
 
 /**

@@ -514,6 +514,7 @@ static int resolve(struct loader *l, char *const env[])
 	if (cfg->source[CONFIG_KEY_events_socket] == CONFIG_FROM_DEFAULT &&
 	    strlen(cfg->events_socket) >= sizeof(((struct sockaddr_un *)0)->sun_path) - sizeof(".admin.replay"))
 		strcpy(cfg->events_socket, "none"); /* no room for its names */
+	cfg->pool_auto = cfg->pool_size == 0;
 	if (cfg->pool_size == 0)
 		cfg->pool_size = memory_default_pool();
 	if (cfg->max_sessions_per_uid == 0)

@@ -49,7 +49,7 @@ enum config_event_loop { CONFIG_LOOP_AUTO, CONFIG_LOOP_URING, CONFIG_LOOP_EPOLL 
 	  "bytes of all memory that clients may register")                                                          \
 	X(pool, "hugepages", HUGE, hugepages, "auto", 0, 0, START, "auto, off or require")                          \
 	X(pool, "pool-path", STRING, pool_path, "", 0, 0, START,                                                    \
-	  "directory on a hugetlbfs mount to take the pool's pages from; empty: anonymous files")                   \
+	  "directory on hugetlbfs or tmpfs for the pool's files, which outlive the daemon; empty: none")            \
 	X(pool, "numa", BOOL, numa, "true", 0, 1, START, "bind the pool to NUMA nodes")                             \
 	X(engine, "threads", U32, threads, "0", 0, 1024, START,                                                     \
 	  "threads that execute, the leader included; 0: one for each CPU allowed")                                 \
@@ -124,6 +124,7 @@ struct config {
 	char *tenants; /* rules; "": all may name any */
 
 	uint64_t pool_size;    /* bytes; not 0 after config_load */
+	bool pool_auto;	       /* it was 0: by the memory available, or what an earlier daemon left */
 	uint64_t slab_size;    /* bytes; 0: 1/64 of the pool, 2 to 64 MiB, a multiple of 2 MiB */
 	uint64_t meta_size;    /* bytes; 0: by the pool's size */
 	uint32_t peek_entries; /* of a realm's peek table, a power of two; 0: none */

@@ -10,6 +10,7 @@
 
 #include "ns.h"
 #include "plan.h"
+#include "scrub.h"
 
 /* ---- Engines ---- */
 
@@ -478,6 +479,18 @@ static struct answer open_end(struct opening *o)
 	return ANSWER_WAITS;
 }
 
+/* A block that was not verified yet has ended a match: some of that, and the match goes on where it stands. */
+static bool verify_next(struct opening *o)
+{
+	bool wanted = false;
+
+	for (uint32_t i = 0; i < o->caches; i++)
+		wanted |= scrub_wanted(o->seq->engine->caches[i].cache);
+	for (uint32_t i = 0; wanted && i < o->caches; i++)
+		trim_in(o->seq, i, o->done);
+	return wanted;
+}
+
 /* Match tokens from o->done on, in all caches. 0 or -ENOMEM. */
 static int match_on(struct opening *o, const uint64_t *tokens, uint64_t n)
 {
@@ -545,6 +558,8 @@ struct answer seq_open_step(struct opening *o, const uint64_t *tokens, uint32_t 
 			seq_open_abort(o);
 			return ANSWER_BAD(ENOMEM, TOKENS, 0);
 		}
+		if (o->done < o->at + most && verify_next(o))
+			return ANSWER_LATER;
 		o->matches = o->done == o->at + n;
 	}
 	note_units(o, tokens, n);

@@ -25,6 +25,7 @@
 #include "lead.h"
 #include "log.h"
 #include "publish.h"
+#include "scrub.h"
 
 enum { CLOSE_SLICE = 64, COPY_KEEP = 4 << 20, PARK_EVENTS = 64, BLOCKED_MS = 1 };
 
@@ -328,7 +329,8 @@ static void poll_rings(void *ctx)
 static bool idle_slice(struct leader *l)
 {
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++)
-		if (l->pool.caches[i] && (collapse_step(l->pool.caches[i]) || cache_shrink(l->pool.caches[i])))
+		if (l->pool.caches[i] && (collapse_step(l->pool.caches[i]) || scrub_step(l->pool.caches[i]) ||
+					  cache_shrink(l->pool.caches[i])))
 			return true;
 	return false;
 }
@@ -507,8 +509,10 @@ int leader_start(const struct config *cfg, uint64_t instance, struct mailbox *to
 		const struct limits limits = limits_of(cfg);
 
 		manage_limits(l, &limits);
-		r = make_fds(l);
+		r = restore_pool(&l->pool, &l->ns, &l->realms, l->features);
 	}
+	if (!r)
+		r = make_fds(l);
 	if (!r)
 		r = team_init(&l->team, &l->topology, cfg->threads ? cfg->threads : topology_cpus(&l->topology),
 			      cfg->pin, cfg->spin_us, l->team_fd);
@@ -569,6 +573,8 @@ void leader_destroy(struct leader *l)
 	l->pool.watch = NULL;
 	events_destroy(l->watch.events);
 	limits_destroy(l);
+	if (l->pool.restore.by)
+		restore_leave(&l->pool);
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++)
 		cache_destroy(l->pool.caches[i]);
 	pool_destroy(&l->pool);

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "config.h"
+#include "fdstore.h"
 #include "log.h"
 #include "peer.h"
 
@@ -52,6 +53,8 @@ static int take_sockets(struct listener *l)
 			r = take_socket(fd, names[i], SOCK_SEQPACKET, &l->shared);
 		else if (strcmp(names[i], "admin") == 0)
 			r = take_socket(fd, names[i], SOCK_STREAM, &l->admin);
+		else if (fdstore_offer(names[i], fd))
+			continue; /* the pool's memory, for keep.c */
 		else
 			log_warn("socket activation: \"%s\" is neither \"attnd\" nor \"admin\": left alone",
 				 names[i]);

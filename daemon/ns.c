@@ -95,6 +95,17 @@ static int grow(struct ns_table *t)
 	return 0;
 }
 
+/* Of one that an earlier daemon left only the digest is known. */
+static void name_again(struct ns_entry *e, const void *fields, size_t bytes)
+{
+	if (e->fields)
+		return;
+	e->fields = malloc(bytes);
+	e->bytes = e->fields ? (uint32_t)bytes : 0;
+	if (e->fields)
+		memcpy(e->fields, fields, bytes);
+}
+
 int ns_get(struct ns_table *t, const void *fields, size_t bytes, uint32_t *ret_id)
 {
 	uint8_t d[32];
@@ -111,23 +122,24 @@ int ns_get(struct ns_table *t, const void *fields, size_t bytes, uint32_t *ret_i
 	b = bucket(t, d);
 	for (id = *b; id != UINT32_MAX; id = t->entries[id].next) {
 		if (!memcmp(t->entries[id].digest, d, 32)) {
+			name_again(&t->entries[id], fields, bytes);
 			t->entries[id].refs++;
 			*ret_id = id;
 			return 0;
 		}
 	}
 	copy = malloc(bytes);
-	if (!copy || (t->free == UINT32_MAX && t->num == t->cap && grow(t))) {
+	id = t->free != UINT32_MAX ? t->free : t->num;
+	r = !copy || (id == t->cap && grow(t)) ? -ENOMEM : t->record ? t->record(t->record_ctx, id, d) : 0;
+	if (r) {
 		free(copy);
-		return -ENOMEM;
+		return r;
 	}
 	memcpy(copy, fields, bytes);
-	if (t->free != UINT32_MAX) {
-		id = t->free;
+	if (id == t->num)
+		t->num++;
+	else
 		t->free = t->entries[id].next;
-	} else {
-		id = t->num++;
-	}
 	t->entries[id] = (struct ns_entry){.bytes = (uint32_t)bytes, .fields = copy};
 	memcpy(t->entries[id].digest, d, 32);
 	randombytes_buf(t->entries[id].peek_key, sizeof(t->entries[id].peek_key));
@@ -163,6 +175,40 @@ void ns_unref(struct ns_table *t, uint32_t id)
 	t->entries[id].fields = NULL;
 	t->entries[id].next = t->free;
 	t->free = id;
+	if (t->record)
+		(void)t->record(t->record_ctx, id, NULL);
+}
+
+int ns_restore(struct ns_table *t, uint32_t id, const uint8_t digest[32])
+{
+	struct ns_entry *e;
+	uint32_t *b;
+
+	while (id >= t->cap)
+		if (grow(t))
+			return -ENOMEM;
+	for (; t->num <= id; t->num++)
+		t->entries[t->num] = (struct ns_entry){.refs = 0};
+	e = &t->entries[id];
+	memcpy(e->digest, digest, sizeof(e->digest));
+	randombytes_buf(e->peek_key, sizeof(e->peek_key));
+	b = bucket(t, digest);
+	e->refs = 1;
+	e->next = *b;
+	*b = id;
+	return 0;
+}
+
+void ns_restored(struct ns_table *t)
+{
+	for (uint32_t id = t->num; id-- > 1;) {
+		if (t->entries[id].refs) {
+			ns_unref(t, id);
+			continue;
+		}
+		t->entries[id].next = t->free;
+		t->free = id;
+	}
 }
 
 void ns_entry_field(const struct ns_entry *e, uint16_t tag, const char **ret, uint32_t *ret_bytes)

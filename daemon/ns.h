@@ -33,6 +33,9 @@ struct ns_table {
 	struct ns_entry *entries;
 	uint32_t num, cap, free;
 	uint32_t buckets[4096];
+	/** Where ids are written down before they are used; digest NULL: crossed out. 0 or a negative errno. */
+	int (*record)(void *ctx, uint32_t id, const uint8_t *digest);
+	void *record_ctx;
 };
 
 int ns_init(struct ns_table *t);
@@ -55,5 +58,10 @@ static inline void ns_hold(struct ns_table *t, uint32_t id, int64_t bytes)
 }
 void ns_ref(struct ns_table *t, uint32_t id);
 void ns_unref(struct ns_table *t, uint32_t id);
+
+/** An earlier daemon's namespace keeps its id; held until ns_restored. 0 or -ENOMEM. */
+int ns_restore(struct ns_table *t, uint32_t id, const uint8_t digest[32]);
+/** All are there again: those that no block refers to are gone. */
+void ns_restored(struct ns_table *t);
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "killpoint.h"
 #include "ns.h"
 #include "work.h"
 
@@ -162,6 +163,7 @@ static void store_tokens(struct plan *p, struct plan_row *r, const uint64_t *tok
 		a->fill = (uint16_t)(slot + k);
 		at += k;
 	}
+	KILL_POINT(tokens_stored);
 }
 
 /* Beyond its quota a namespace or an engine borrows what is free: nothing is evicted for it. */

@@ -3,9 +3,7 @@
 #include "pool.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <hugetlbfs.h>
-#include <linux/magic.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -13,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "config.h"
+#include "keep.h"
 #include "log.h"
 #include "memory.h"
 #include "told.h"
@@ -107,7 +105,7 @@ static int prefault(struct pool *p, uint32_t node, struct attnd_region *region)
 }
 
 /* Bind, then fault in: a shortage is an error here and never a SIGBUS later. */
-static int settle(struct pool *p, uint32_t node, struct attnd_region *region)
+int pool_settle(struct pool *p, uint32_t node, struct attnd_region *region)
 {
 	int r = topology_bind(p->topology, node, region->base, region->bytes);
 
@@ -122,46 +120,18 @@ static int settle(struct pool *p, uint32_t node, struct attnd_region *region)
 
 /* ---- What backs a node ---- */
 
-/* A file in a directory of the administrator's, gone by name at once, so that nothing outlives us. */
-static int open_path(const char *dir, size_t bytes, struct attnd_region *ret)
+/* A file in a directory of the administrator's. */
+static int try_path(struct pool *p, const struct config *cfg, struct keep *k, uint32_t node, uint64_t bytes)
 {
-	char name[4096];
-	struct statfs fs;
-	int fd, r;
-
-	if (snprintf(name, sizeof(name), "%s/attnd-pool.%d", dir, (int)getpid()) >= (int)sizeof(name))
-		return -ENAMETOOLONG;
-	fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	if (fd < 0)
-		return -errno;
-	unlink(name);
-	if (fstatfs(fd, &fs) || fs.f_type != HUGETLBFS_MAGIC) {
-		close(fd);
-		return -ENOTTY;
-	}
-	bytes = round_up(bytes, (uint64_t)fs.f_bsize);
-	if (ftruncate(fd, (off_t)bytes)) {
-		r = -errno;
-		close(fd);
-		return r;
-	}
-	r = attnd_region_map(fd, bytes, 1, ret);
-	if (r)
-		close(fd);
-	return r;
-}
-
-static int try_path(struct pool *p, const struct config *cfg, uint32_t node, uint64_t bytes)
-{
-	int r = open_path(cfg->pool_path, bytes, &p->nodes[node]);
+	int r = keep_file(k, node, bytes, &p->nodes[node]);
 
 	if (!r)
-		r = settle(p, node, &p->nodes[node]);
+		r = pool_settle(p, node, &p->nodes[node]);
 	if (r)
 		log_err("pool: cannot take %llu MiB from %s (pool-path): %s", (unsigned long long)(bytes / MIB),
-			cfg->pool_path, r == -ENOTTY ? "not on a hugetlbfs mount" : strerror(-r));
+			cfg->pool_path, strerror(-r));
 	else
-		p->backing = "hugetlb";
+		p->backing = keep_huge(p->nodes[node].fd) ? "hugetlb" : "plain";
 	return r;
 }
 
@@ -199,7 +169,7 @@ static int try_huge(struct pool *p, uint32_t node, uint64_t bytes, long size)
 		r = attnd_region_create("attnd-pool", bytes, (size_t)size, ATTND_REGION_SEAL | ATTND_REGION_SPARSE,
 					&p->nodes[node]);
 		if (!r)
-			r = settle(p, node, &p->nodes[node]);
+			r = pool_settle(p, node, &p->nodes[node]);
 	}
 	if (r)
 		log_info("pool: node %d: no %llu huge pages of %ld KiB (%ld free)", p->topology->nodes[node].id,
@@ -234,7 +204,7 @@ static int try_plain(struct pool *p, const struct config *cfg, uint32_t node, ui
 	}
 	r = attnd_region_create("attnd-pool", bytes, 0, ATTND_REGION_SEAL | ATTND_REGION_SPARSE, &p->nodes[node]);
 	if (!r)
-		r = settle(p, node, &p->nodes[node]);
+		r = pool_settle(p, node, &p->nodes[node]);
 	if (r == -EINTR)
 		return r;
 	if (r) {
@@ -255,14 +225,14 @@ static int try_plain(struct pool *p, const struct config *cfg, uint32_t node, ui
 	return r == -EINTR ? r : 0;
 }
 
-static int make_node(struct pool *p, const struct config *cfg, uint32_t node)
+static int make_node(struct pool *p, const struct config *cfg, struct keep *k, uint32_t node)
 {
 	uint64_t bytes = p->num_slabs * p->slab_bytes;
 	long sizes[8];
 	int n = 0;
 
 	if (*cfg->pool_path)
-		return try_path(p, cfg, node, bytes);
+		return try_path(p, cfg, k, node, bytes);
 	if (cfg->hugepages != CONFIG_HUGE_OFF)
 		n = gethugepagesizes(sizes, 8);
 	for (;;) { /* the largest first */
@@ -310,15 +280,20 @@ static void verify(struct pool *p)
 		log_warn("pool: %u of %u pages looked at are not on their node", p->misplaced, p->sampled);
 }
 
-static int make_meta(struct pool *p, uint64_t heap_bytes)
+static int meta_region(struct pool *p, const struct config *cfg, struct keep *k, uint64_t bytes)
 {
-	uint64_t slabs = round_up(sizeof(struct attnd_meta_region), 4096);
-	uint64_t extents = slabs + round_up(p->num_slabs * sizeof(struct attnd_meta_slab), 4096);
-	uint64_t heap = extents +
-			round_up((uint64_t)ATTND_MAX_POOL_CACHES * p->num_slabs * sizeof(struct attnd_extent), 4096);
-	int r = attnd_region_create("attnd-meta", heap + heap_bytes, 0, ATTND_REGION_SEAL | ATTND_REGION_SPARSE,
-				    &p->meta_region);
+	if (*cfg->pool_path)
+		return keep_file(k, KEEP_META, bytes, &p->meta_region);
+	return attnd_region_create("attnd-meta", bytes, 0, ATTND_REGION_SEAL | ATTND_REGION_SPARSE, &p->meta_region);
+}
 
+static int make_meta(struct pool *p, const struct config *cfg, struct keep *k, uint64_t heap_bytes)
+{
+	uint64_t slabs, extents, heap;
+	int r;
+
+	meta_layout(p->num_slabs, &slabs, &extents, &heap);
+	r = meta_region(p, cfg, k, heap + heap_bytes);
 	if (!r)
 		r = attnd_region_reserve(&p->meta_region, 0, heap);
 	if (r) {
@@ -328,20 +303,37 @@ static int make_meta(struct pool *p, uint64_t heap_bytes)
 	}
 	p->meta = p->meta_region.base;
 	p->meta->version = ATTND_META_VERSION;
+	p->meta->num_nodes = p->num_nodes;
 	p->meta->num_slabs = p->num_slabs;
 	p->meta->slab_bytes = p->slab_bytes;
 	p->meta->bytes = p->meta_region.bytes;
 	p->meta->slabs_offset = slabs;
 	p->meta->extents_offset = extents;
 	p->meta->heap_offset = heap;
+	atomic_store_explicit(&p->meta->heap_used, heap, memory_order_relaxed);
 	p->slabs = (struct attnd_meta_slab *)((char *)p->meta_region.base + slabs);
 	p->heap_next = p->heap_ready = heap;
+	r = keep_name_files(p);
+	if (r)
+		return r;
 	__atomic_store_n(&p->meta->magic, ATTND_META_MAGIC, __ATOMIC_RELEASE);
 	return 0;
 }
 
+static int make_all(struct pool *p, const struct config *cfg, struct keep *k, uint64_t meta_bytes)
+{
+	int r = 0;
+
+	for (uint32_t n = 0; n < p->num_nodes && !r; n++)
+		r = make_node(p, cfg, k, n);
+	if (!r)
+		r = make_meta(p, cfg, k, meta_bytes);
+	return r;
+}
+
 int pool_init(struct pool *p, const struct config *cfg, const struct topology *t)
 {
+	struct keep keep;
 	uint64_t meta_bytes;
 	int r;
 
@@ -353,27 +345,28 @@ int pool_init(struct pool *p, const struct config *cfg, const struct topology *t
 	for (int i = 0; i < POOL_MAX_NODES; i++)
 		p->nodes[i] = ATTND_REGION_NONE;
 	choose_sizes(p, cfg, &meta_bytes);
-	p->free = malloc(p->num_slabs * sizeof(*p->free));
-	if (!p->free)
-		return -ENOMEM;
+	r = keep_open(&keep, cfg, p->num_nodes);
+	if (r)
+		return r;
+	if (!keep_take(&keep, cfg, p))
+		r = make_all(p, cfg, &keep, meta_bytes);
+	if (!r)
+		r = keep_give(&keep, p);
+	keep_close(&keep);
+	p->free = r ? NULL : malloc(p->num_slabs * sizeof(*p->free));
+	if (!r && !p->free)
+		r = -ENOMEM;
+	if (r) {
+		pool_destroy(p);
+		return r;
+	}
 	for (uint32_t i = 0; i < p->num_slabs; i++)
 		p->free[i] = p->num_slabs - 1 - i;
 	p->num_free = p->num_slabs;
-	for (uint32_t n = 0; n < p->num_nodes; n++) {
-		r = make_node(p, cfg, n);
-		if (r)
-			goto fail;
-	}
-	r = make_meta(p, meta_bytes);
-	if (r)
-		goto fail;
 	verify(p);
 	log_info("pool: %u nodes of %u slabs of %llu MiB, %s, pages of %zu KiB", p->num_nodes, p->num_slabs,
 		 (unsigned long long)(p->slab_bytes / MIB), p->backing, p->nodes[0].page_bytes / 1024);
 	return 0;
-fail:
-	pool_destroy(p);
-	return r;
 }
 
 void pool_destroy(struct pool *p)
@@ -389,12 +382,17 @@ void pool_destroy(struct pool *p)
 
 int64_t pool_take_slab(struct pool *p, uint32_t cache, uint32_t extent)
 {
+	struct attnd_meta_slab slab;
+	uint64_t word;
 	uint32_t s;
 
 	if (!p->num_free)
 		return -ENOMEM;
 	s = p->free[--p->num_free];
-	p->slabs[s] = (struct attnd_meta_slab){.cache = (uint16_t)(cache + 1), .extent = extent};
+	/* One store: a slab never has the one's cache and the other's extent. */
+	slab = (struct attnd_meta_slab){.cache = (uint16_t)(cache + 1), .extent = extent};
+	memcpy(&word, &slab, sizeof(word));
+	__atomic_store_n((uint64_t *)(void *)&p->slabs[s], word, __ATOMIC_RELEASE);
 	return s;
 }
 
@@ -439,6 +437,7 @@ int pool_extent_alloc(struct pool *p, uint64_t bytes, struct attnd_extent *ret)
 	}
 	*ret = (struct attnd_extent){.offset = p->heap_next, .bytes = bytes};
 	p->heap_next += bytes;
+	atomic_store_explicit(&p->meta->heap_used, p->heap_next, memory_order_release);
 	return 0;
 }
 

@@ -20,6 +20,8 @@
 #include "../shm/region.h"
 #include "topology.h"
 
+#include "restore.h"
+
 struct config;
 struct cache;
 struct watch;
@@ -55,11 +57,22 @@ struct pool {
 	uint64_t namespace_quota; /* bytes on each node that its sequences may hold; UINT64_MAX: any */
 	uint64_t engine_quota;	  /* the same, in one cache */
 	const char *backing;	  /* "hugetlb", "collapsed" or "plain": of the last node that fell short */
+	struct {
+		const char *by;	 /* who keeps the memory when we end: "fd-store", "pool-path"; NULL: nobody */
+		const char *why; /* what was kept could not be used; NULL: there was nothing, or it could */
+		bool taken;	 /* an earlier daemon's */
+		bool clean;	 /* which had ended orderly */
+		bool ready;	 /* all that was to be taken over has been */
+		struct restore_counts counts;
+	} restore;
 };
 
 /** Make and reserve everything; logs what it got. 0 or a negative errno, logged. */
 int pool_init(struct pool *p, const struct config *cfg, const struct topology *t);
 void pool_destroy(struct pool *p);
+
+/** Bind a node's memory and fault it in. 0 or a negative errno; then the region is destroyed. */
+int pool_settle(struct pool *p, uint32_t node, struct attnd_region *region);
 
 /** Take a free slab for cache index `cache` and its extent: the number, or -ENOMEM. */
 int64_t pool_take_slab(struct pool *p, uint32_t cache, uint32_t extent);

@@ -39,14 +39,36 @@ static json_t *cache_report(const struct cache *c)
 			 "blocks_evicted", number(c->evicted), "blocks_collapsed", number(c->collapsed));
 }
 
+/* What scrub.c has to do, and what it has found. */
+static json_t *with_scrub(json_t *o, const struct cache *c)
+{
+	json_object_set_new(o, "blocks_unhashed", number(c->scrub.unhashed));
+	json_object_set_new(o, "blocks_unverified", number(c->scrub.unverified));
+	json_object_set_new(o, "blocks_corrupt", number(c->scrub.corrupt));
+	return o;
+}
+
 static json_t *caches(const struct leader *l)
 {
 	json_t *a = json_array();
 
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++)
 		if (l->pool.caches[i])
-			json_array_append_new(a, cache_report(l->pool.caches[i]));
+			json_array_append_new(a, with_scrub(cache_report(l->pool.caches[i]), l->pool.caches[i]));
 	return a;
+}
+
+/* What became of an earlier daemon's pool, and who keeps this one. */
+static json_t *restore_report(const struct pool *p)
+{
+	const struct restore_counts *c = &p->restore.counts;
+
+	return json_pack("{s:s?, s:b, s:b, s:s?, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o}", "kept_by", p->restore.by,
+			 "restored", p->restore.taken, "clean", p->restore.clean, "why_empty", p->restore.why,
+			 "caches", (int)c->caches, "caches_dropped", (int)c->caches_dropped, "caches_repacked",
+			 (int)c->caches_repacked, "blocks", number(c->blocks), "blocks_altered", number(c->bad_seals),
+			 "blocks_misplaced", number(c->bad_places), "blocks_orphaned", number(c->orphans),
+			 "blocks_below", number(c->below));
 }
 
 static json_t *session_report(const struct lead_session *ls)
@@ -149,7 +171,7 @@ json_t *report_make(const struct leader *l, const char *command)
 	if (!strcmp(command, "pins"))
 		return manage_pins(l);
 	attnd_features_format(l->features, features, sizeof(features));
-	return json_pack("{s:s, s:s, s:i, s:o, s:o, s:o}", "isa", attnd_isa_name(l->features), "cpu_features",
+	return json_pack("{s:s, s:s, s:i, s:o, s:o, s:o, s:o}", "isa", attnd_isa_name(l->features), "cpu_features",
 			 features, "threads", (int)l->team.num_members, "pool", pool_report(l), "counters",
-			 counters(l), "caches", caches(l));
+			 counters(l), "caches", caches(l), "restore", restore_report(&l->pool));
 }

@@ -7,6 +7,9 @@
 #include <string.h>
 
 #include "collapse.h"
+#include "killpoint.h"
+#include "scrub.h"
+#include "seal.h"
 
 #define NONE ATTND_BLOCK_NONE
 
@@ -80,6 +83,8 @@ uint64_t tree_match(const struct cache *c, uint32_t ns, uint32_t *stand, uint64_
 		uint64_t p = pos + done;
 		uint32_t slot = (uint32_t)(p & (c->block_size - 1)), child;
 
+		if (ids && scrub_keeps_back(c, *stand))
+			break;
 		if (*stand != NONE && cache_block(c, *stand)->position + c->block_size > p) {
 			uint64_t k = match_block(c, *stand, p, tokens + done, n - done);
 
@@ -99,7 +104,7 @@ uint64_t tree_match(const struct cache *c, uint32_t ns, uint32_t *stand, uint64_
 				continue;
 		}
 		child = find_child(c, ns, *stand, slot, tokens[done]);
-		if (child == NONE)
+		if (child == NONE || (ids && scrub_keeps_back(c, child)))
 			break;
 		*stand = child;
 	}
@@ -371,7 +376,10 @@ static bool publish_in_place(struct held *h, struct cache *c, uint32_t ns, uint3
 	if (find_child(c, ns, id, slot, cache_tokens(c, id)[slot]) != NONE)
 		return false;
 	last = (uint32_t)(end - b->position);
+	seal_block_next(b, cache_tokens(c, id), last, atomic_load_explicit(&b->place, memory_order_relaxed));
+	KILL_POINT(grow_sealed);
 	atomic_store_explicit(&b->count, (uint16_t)last, memory_order_release);
+	KILL_POINT(grow_counted);
 	if (a->fill <= last)
 		a->frozen = false;
 	if (last == c->block_size)

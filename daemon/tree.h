@@ -52,7 +52,8 @@ int held_reserve(struct held *h, uint32_t blocks);
 
 /**
  * Walk from (stand, pos) along tokens: how many the tree has. *stand becomes the block where it
- * ended; ids[i] (may be NULL) the block that serves block index pos / block_size + i. Holds nothing.
+ * ended; ids[i] the block that serves block index pos / block_size + i. Holds nothing. With ids NULL
+ * nobody is going to read these blocks: those that scrub.c has not verified yet are not left out.
  */
 uint64_t tree_match(const struct cache *c, uint32_t ns, uint32_t *stand, uint64_t pos, const uint64_t *tokens,
 		    uint64_t n, uint32_t *ids);

@@ -18,6 +18,7 @@
 #include "x86.h"
 
 enum { MIN_BLOCK = 16, MAX_BLOCK = 256, MAX_KV_HEADS = 1024, MAX_GROUP = 1024 };
+enum { LAYOUT_VERSION = 1, MAX_LANES = 1024, MAX_ILV = 4 };
 
 const struct attnd_kernel attnd_kernels[] = {
 #define ATTND_X(op, types, suffix, isa, q, kv, need, fits) \
@@ -181,14 +182,14 @@ static uint32_t scratch_bytes(uint64_t features, const struct attnd_kv_format *f
 	return n;
 }
 
-static void layout_packed(uint64_t features, struct attnd_kv_format *f)
+/* Lanes and interleaving are set. */
+static void layout_packed(struct attnd_kv_format *f)
 {
 	const struct attnd_kv_spec *s = &f->spec;
 	size_t esize = attnd_kdtype_bytes(s->dtype);
 	size_t scales = s->scale == ATTND_K_SCALE_DYNAMIC ? s->block_size * sizeof(float) : 0;
 	size_t end;
 
-	layout_lanes(features, f);
 	f->v_off = align64((size_t)s->block_size * round_up(s->head_dim, f->k_ilv) * esize);
 	end = s->v_in_k ? f->v_off
 			: f->v_off + align64((size_t)round_up(s->head_dim_v, f->v_lanes) * s->block_size * esize);
@@ -266,11 +267,13 @@ int attnd_format_init(uint64_t features, const struct attnd_kv_spec *spec, struc
 	if (!spec_valid(spec))
 		return -EINVAL;
 	f.layout_id = (uint32_t)spec->layout + 1;
-	f.layout_version = 1;
-	if (spec->layout == ATTND_K_PACKED)
-		layout_packed(features, &f);
-	else
+	f.layout_version = LAYOUT_VERSION;
+	if (spec->layout == ATTND_K_PACKED) {
+		layout_lanes(features, &f);
+		layout_packed(&f);
+	} else {
 		layout_rows(&f);
+	}
 	f.chunk = spec->group > 15 ? 256 : 512;
 	f.step = step_tokens(features);
 	f.partial_bytes = attnd_partial_bytes(spec->head_dim_v);
@@ -280,6 +283,32 @@ int attnd_format_init(uint64_t features, const struct attnd_kv_spec *spec, struc
 			put_kernel(&ops, &attnd_kernels[i]);
 	*ret_fmt = f;
 	*ret_ops = ops;
+	return 0;
+}
+
+int attnd_format_stored(const struct attnd_kv_spec *spec, uint32_t layout_id, uint32_t layout_version,
+			const uint16_t lanes[4], struct attnd_kv_format *ret_fmt, attnd_read_fn **ret_read)
+{
+	struct attnd_kv_format f = {.spec = *spec,
+				    .layout_id = layout_id,
+				    .layout_version = layout_version,
+				    .k_lanes = lanes[0],
+				    .k_ilv = lanes[1],
+				    .v_lanes = lanes[2],
+				    .v_ilv = lanes[3]};
+
+	if (!spec_valid(spec) || layout_id != (uint32_t)spec->layout + 1 || layout_version != LAYOUT_VERSION)
+		return -EINVAL;
+	if (spec->layout != ATTND_K_PACKED) {
+		layout_rows(&f);
+	} else {
+		if (!f.k_lanes || spec->block_size % f.k_lanes || !f.v_lanes || f.v_lanes > MAX_LANES || !f.k_ilv ||
+		    f.k_ilv > MAX_ILV || !f.v_ilv || f.v_ilv > MAX_ILV || spec->block_size % f.v_ilv)
+			return -EINVAL;
+		layout_packed(&f);
+	}
+	*ret_fmt = f;
+	*ret_read = attnd_read_any_c;
 	return 0;
 }
 

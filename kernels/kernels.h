@@ -221,6 +221,14 @@ struct attnd_ops {
 int attnd_format_init(uint64_t features, const struct attnd_kv_spec *spec, struct attnd_kv_format *ret_fmt,
 		      struct attnd_ops *ret_ops);
 
+/**
+ * The constants of a layout as a daemon stored it, of whatever features, and the portable read for
+ * it; `lanes`: k_lanes, k_ilv, v_lanes, v_ilv. Chunk, step, partials and scratch are 0: nothing
+ * attends to it. 0, or -EINVAL: no layout that was ever written.
+ */
+int attnd_format_stored(const struct attnd_kv_spec *spec, uint32_t layout_id, uint32_t layout_version,
+			const uint16_t lanes[4], struct attnd_kv_format *ret_fmt, attnd_read_fn **ret_read);
+
 /** The block size that suits these features' kernels: 16, or 32 and 64 on wide RVV. */
 uint32_t attnd_default_block_size(uint64_t features);
 

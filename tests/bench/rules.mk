@@ -27,3 +27,13 @@ install-bench: $(O)/attnd-bench
 uninstall: uninstall-bench
 uninstall-bench:
 	$(Q)rm -f $(DESTDIR)$(BINDIR)/attnd-bench
+
+# bench-service: what a restart and a client's death cost; writes build/bench-service.json.
+$(O)/bench-service: $(O)/tests/bench/bench-service.o $(O)/tests/bench/report.o $(O)/tests/integration/harness.o \
+  $(O)/tests/integration/toy.o $(O)/tests/restart/kept.o $(O)/libattnd.a $(O)/libdaemon.a $(O)/flags
+	$(call say,LD,$@)
+	$(link) -lcmocka $(DAEMON_LIBS) $(CLIENT_LIBS)
+PROGRAMS += $(O)/bench-service
+.PHONY: bench-service
+bench-service: all $(O)/bench-service
+	$(Q)$(test_env) $(O)/bench-service $(O)/bench-service.json

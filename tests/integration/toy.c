@@ -38,8 +38,7 @@ int toy_plan(struct toy *t, uint32_t tag, const struct attnd_row *rows, uint32_t
 	return attnd_plan(t->a, tag, t->cache, rows, num_rows, ret_status, 0);
 }
 
-/* n numbers in [-1, 1) that depend on all of the arguments. */
-static void fill(float *to, uint32_t n, uint64_t token, uint64_t position, uint64_t salt)
+void toy_fill(float *to, uint32_t n, uint64_t token, uint64_t position, uint64_t salt)
 {
 	uint64_t state =
 		token * UINT64_C(0x9e3779b97f4a7c15) ^ position * UINT64_C(0xbf58476d1ce4e5b9) ^ (salt + 1) << 56;
@@ -66,11 +65,11 @@ int toy_layer(struct toy *t, uint32_t tag, const struct attnd_row *rows, uint32_
 	for (uint32_t r = 0; r < num_rows; r++)
 		for (uint32_t i = 0; i < rows[r].num_tokens; i++, at++) {
 			uint64_t token = rows[r].tokens[i] ^ t->salt << 40, position = rows[r].start + i;
-			fill(t->q + at * TOY_ROW_FLOATS, TOY_ROW_FLOATS, token, position, 3 * layer);
-			fill(t->k + at * TOY_KV_HEADS * TOY_DIM, TOY_KV_HEADS * TOY_DIM, token, position,
-			     3 * layer + 1);
-			fill(t->v + at * TOY_KV_HEADS * TOY_DIM, TOY_KV_HEADS * TOY_DIM, token, position,
-			     3 * layer + 2);
+			toy_fill(t->q + at * TOY_ROW_FLOATS, TOY_ROW_FLOATS, token, position, 3 * layer);
+			toy_fill(t->k + at * TOY_KV_HEADS * TOY_DIM, TOY_KV_HEADS * TOY_DIM, token, position,
+				 3 * layer + 1);
+			toy_fill(t->v + at * TOY_KV_HEADS * TOY_DIM, TOY_KV_HEADS * TOY_DIM, token, position,
+				 3 * layer + 2);
 		}
 	int e = attnd_extend(t->a, &job, &id);
 	return e < 0 ? e : attnd_wait(t->a, id, NULL);

@@ -46,6 +46,9 @@ int toy_step(struct toy *t, uint32_t tag, const struct attnd_row *rows, uint32_t
 /** Open `key` on the tokens, compute what is not cached (at least the last token), publish all. */
 int toy_prefill(struct toy *t, uint64_t key, const uint64_t *tokens, uint32_t num_tokens, uint64_t *ret_cached);
 
+/** n numbers in [-1, 1) that depend on all of the arguments. K's salt in a layer is 3 * layer + 1, V's one more. */
+void toy_fill(float *to, uint32_t n, uint64_t token, uint64_t position, uint64_t salt);
+
 /** tokens[i] = base + i. */
 void toy_tokens(uint64_t *tokens, uint32_t num_tokens, uint64_t base);
 

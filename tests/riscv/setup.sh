@@ -15,7 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 tools="clang-19 lld-19 llvm-19"
 packages="libc6-dev linux-libc-dev liburing-dev libnuma-dev libhugetlbfs-dev libcmocka-dev
   libgcc-14-dev zlib1g-dev libsystemd-dev libsodium-dev libinih-dev libjansson-dev libopenblas-dev
-  libmicrohttpd-dev libzmq3-dev libmsgpack-c-dev libncurses-dev systemtap-sdt-dev"
+  libmicrohttpd-dev libzmq3-dev libmsgpack-c-dev libncurses-dev systemtap-sdt-dev libxxhash-dev"
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 
 say() {

@@ -10,13 +10,14 @@ examples=$SRC/client/examples
 model=$examples/model
 tmp=$(mktemp -d)
 socket=$tmp/attnd.sock
+kept=$(mktemp -d /dev/shm/attnd-test-XXXXXX)
 daemon=
 n=0
 
 cleanup() {
 	[ -z "$daemon" ] || kill -9 "$daemon" 2>/dev/null
 	wait 2>/dev/null
-	rm -rf "$tmp"
+	rm -rf "$tmp" "$kept"
 }
 trap cleanup EXIT
 
@@ -25,9 +26,11 @@ result() { # status, text
 	if [ "$1" = 0 ]; then echo "ok $n - $2"; else echo "not ok $n - $2"; fi
 }
 
-start_daemon() { # pool size
-	"$ATTND_DAEMON" --socket "$socket" --admin-socket "$socket.admin" --pool-size "$1" --hugepages off \
-		--log-level warn >>"$tmp/log" 2>&1 &
+start_daemon() { # pool size, flags...
+	local size=$1
+	shift
+	"$ATTND_DAEMON" --socket "$socket" --admin-socket "$socket.admin" --pool-size "$size" --hugepages off \
+		--log-level warn "$@" >>"$tmp/log" 2>&1 &
 	daemon=$!
 	for _ in {1..200}; do
 		[ -S "$socket" ] && "$BUILD/attnctl" --socket "$socket.admin" status >"$tmp/status" 2>&1 && return
@@ -103,6 +106,19 @@ for signal in KILL TERM; do
 	[ "${PIPESTATUS[0]}" = 0 ] && [ "$(decode_jobs)" -gt 0 ]
 	result $? "SIG$signal: with the same text"
 done
+
+# Its pool is kept: the runner's sequence is still there.
+end_daemon TERM
+start_daemon 32M --pool-path "$kept"
+start_long
+end_daemon KILL
+start_daemon 32M --pool-path "$kept"
+wait $pid
+result $? 'a pool that is kept: the runner goes on with the next daemon'
+"$examples/compare-runs" "$tmp/expected" "$tmp/got" | sed 's/^/# /'
+[ "${PIPESTATUS[0]}" = 0 ] &&
+	[ "$("$BUILD/attnctl" --socket "$socket.admin" --json status | sed -n 's/.*"hit_tokens": \([0-9]*\).*/\1/p')" -gt 20 ]
+result $? 'a pool that is kept: with the same text, from what is cached'
 
 start_long
 end_daemon KILL
