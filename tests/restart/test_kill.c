@@ -335,6 +335,11 @@ static void check_blocks(void)
 	const char *const lost[] = {"caches_dropped", "blocks_altered", "blocks_misplaced", "blocks_orphaned",
 				    "blocks_below"};
 	for (i = 0; i < sizeof(lost) / sizeof(*lost); i++)
+		if (json_integer_value(json_object_get(r, lost[i]))) {
+			print_message("%s\n", lost[i]);
+			kept_print_log(&kept);
+		}
+	for (i = 0; i < sizeof(lost) / sizeof(*lost); i++)
 		assert_int_equal(json_integer_value(json_object_get(r, lost[i])), 0);
 	json_array_foreach(json_object_get(root, "caches"), i, c)
 	{
