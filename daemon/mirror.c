@@ -387,7 +387,7 @@ static double wall_clock(void)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_REALTIME, &t);
+	clock_gettime(CLOCK_REALTIME, &t); /* wall clock: what subscribers are told, no deadline */
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
