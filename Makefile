@@ -6,6 +6,8 @@
 # make deps       install the Debian packages that are missing (every other entry does it, too)
 # make demo       the main job: three runners share one cache
 # make check      the test suite (make check-long: what takes longer)
+# make check-python   the Python package with torch and Transformers, in its own virtual environment
+# make bench-python   what Python costs a job, and what a shared prompt saves
 # make install    DESTDIR= PREFIX= (RUNNER=1: the example runner, too); make uninstall
 # make format     clang-format-19 over the tree; make format-check only looks
 # make clean

@@ -446,6 +446,9 @@ class Threads(unittest.TestCase):
 
 
 class Asyncio(unittest.IsolatedAsyncioTestCase):
+    async def asyncSetUp(self):
+        asyncio.get_running_loop().slow_callback_duration = 60  # a busy machine is no news
+
     async def test_steps(self):
         with attnd.connect(daemon.socket) as a:
             m = Model(a, "aio", seed=21)
