@@ -7,6 +7,8 @@
 # make demo       the main job: three runners share one cache
 # make check      the test suite (make check-long: what takes longer)
 # make soak       ten minutes of everything at once (SOAK_SECONDS=); make fuzz (FUZZ_SECONDS=60 each)
+# make check-python   the Python package with torch and Transformers, in its own virtual environment
+# make bench-python   what Python costs a job, and what a shared prompt saves
 # make install    DESTDIR= PREFIX= (RUNNER=1: the example runner, too); make uninstall
 # make format     clang-format-19 over the tree; make format-check only looks
 # make clean

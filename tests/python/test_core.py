@@ -212,6 +212,26 @@ class Sequences(unittest.TestCase):
         s.close()
         s.close()
 
+    def test_waiting_for_a_twin(self):
+        m = Model(self.a, "twin", seed=16)
+        with self.a.sequence(m.tokens) as s:
+            self.assertEqual(s.waited, None)
+            with attnd.connect(daemon.socket) as b:
+                cache = b.cache("twin", num_layers=LAYERS, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM)
+                with b.sequence(m.tokens, wait=attnd.Wait(deadline=0.01)) as t:
+                    self.assertEqual((t.waited, t.cached, t.expected), ("deadline", 0, 192))
+                found = []
+                thread = threading.Thread(target=lambda: found.append(b.sequence(m.tokens, wait=attnd.Wait())))
+                thread.start()
+                for start in (0, 100):
+                    m.step(s, start, 100)
+                thread.join()
+                self.assertIn((found[0].waited, found[0].cached), (("done", 192), ("done", 199), ("alone", 199)))
+                found[0].close()
+                with b.sequence([5, 6, 7], wait=attnd.Wait()) as t:
+                    self.assertEqual(t.waited, "alone")
+                del cache
+
     def test_publish_upto(self):
         m = Model(self.a, "publish", seed=13)
         with self.a.sequence(m.tokens) as s:
@@ -426,10 +446,14 @@ class Threads(unittest.TestCase):
 
 
 class Asyncio(unittest.IsolatedAsyncioTestCase):
+    async def asyncSetUp(self):
+        asyncio.get_running_loop().slow_callback_duration = 60  # a busy machine is no news
+
     async def test_steps(self):
         with attnd.connect(daemon.socket) as a:
             m = Model(a, "aio", seed=21)
-            s = await a.aio.sequence(m.tokens)
+            s = await a.aio.sequence(m.tokens, wait=attnd.Wait())
+            self.assertEqual((s.waited, s.cached), ("alone", 0))
             plan = await a.aio.plan(m.cache, [(s, m.tokens[:64])])
             for i, layer in enumerate(m.layers):
                 m.fill(i, 0, 64)

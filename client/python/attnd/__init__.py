@@ -30,7 +30,7 @@ from .errors import (
 from .fingerprint import checkpoint_fingerprint, fingerprint
 from .memory import Array
 from .plan import CopiedLayer, Layer, Plan, Row, Staging
-from .sequence import Sequence
+from .sequence import Sequence, Wait
 
 __version__ = "0.1.0"
 
@@ -60,6 +60,7 @@ __all__ = [
     "SlotTable",
     "Stale",
     "Staging",
+    "Wait",
     "as_dtype",
     "checkpoint_fingerprint",
     "connect",

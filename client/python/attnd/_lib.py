@@ -99,6 +99,14 @@ class OpenInfo(Structure):
     _fields_ = [("cached", c_uint64)]
 
 
+class WaitOptions(Structure):
+    _fields_ = [("max_match", c_uint64), ("want", c_uint64), ("quiet_us", c_uint64), ("deadline_us", c_uint64)]
+
+
+class WaitInfo(Structure):
+    _fields_ = [("cached", c_uint64), ("expected", c_uint64), ("why", c_int)]
+
+
 class Row(Structure):
     _fields_ = [
         ("key", c_uint64),
@@ -185,6 +193,8 @@ STRUCTS: dict[str, type[Structure]] = {
     "attnd_params": Params,
     "attnd_prompt": Prompt,
     "attnd_open_info": OpenInfo,
+    "attnd_wait_options": WaitOptions,
+    "attnd_wait_info": WaitInfo,
     "attnd_row": Row,
     "attnd_row_status": RowStatus,
     "attnd_attend": Attend,
@@ -227,6 +237,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "attnd_peek_many": (c_int, [_P, _U32, _U32, _P, _U32, _P, _P]),
     "attnd_seq_open": (c_int, [_P, _U64, _U32, _P, _U64, _U64, _P]),
     "attnd_seq_open_async": (c_int, [_P, _U64, _U32, _P, _U64, _U64, _JOB]),
+    "attnd_seq_wait": (c_int, [_P, _U64, _U32, _P, _U64, _P, _P]),
+    "attnd_seq_wait_async": (c_int, [_P, _U64, _U32, _P, _U64, _P, _P, _JOB]),
     "attnd_seq_fork": (c_int, [_P, _U64, _U64, _U64]),
     "attnd_seq_trim": (c_int, [_P, _U64, _U64]),
     "attnd_seq_close": (c_int, [_P, _U64]),

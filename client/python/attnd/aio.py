@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from ctypes import byref
 from typing import TYPE_CHECKING, Any
 
+from . import _lib
 from .connection import Job, microseconds
 from .errors import ConnectionLost
 from .memory import as_tokens
 from .plan import Layer, Plan, Row, rows_of
-from .sequence import UNLIMITED, Sequence
+from .sequence import Sequence, Wait, match_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -94,15 +96,25 @@ class Completions:
         await self.wait(c.submit(c._lib.attnd_ping_async, microseconds(timeout)))
 
     async def sequence(
-        self, tokens: Any = (), *, key: int | None = None, namespace: int = 0, max_match: int | None = None
+        self,
+        tokens: Any = (),
+        *,
+        key: int | None = None,
+        namespace: int = 0,
+        max_match: int | None = None,
+        wait: Wait | None = None,
     ) -> Sequence:
         """`Connection.sequence`."""
         c = self._connection
         array = as_tokens(tokens)
-        limit = max(len(array) - 1, 0) if max_match is None else min(max_match, UNLIMITED)
+        limit = match_limit(len(array), max_match)
         key = c.new_key() if key is None else key
-        job = c.submit(c._lib.attnd_seq_open_async, key, namespace, array.ctypes.data, len(array), limit)
-        return Sequence(c, key, namespace, await self.wait(job))
+        prompt = key, namespace, array.ctypes.data, len(array)
+        if wait is None or not limit:
+            return Sequence(c, key, namespace, await self.wait(c.submit(c._lib.attnd_seq_open_async, *prompt, limit)))
+        told = _lib.WaitInfo()
+        job = c.submit(c._lib.attnd_seq_wait_async, *prompt, byref(wait.options(limit)), byref(told), keep=told)
+        return Sequence(c, key, namespace, await self.wait(job)).told(told)
 
     async def plan(
         self,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from .aio import Completions
     from .cache import Cache
-    from .sequence import Sequence
+    from .sequence import Sequence, Wait
 
 Job = int
 """Names one submitted job of a connection."""
@@ -361,15 +361,22 @@ class Connection:
         return next(self._tags) % 32
 
     def sequence(
-        self, tokens: Any = (), *, key: int | None = None, namespace: int = 0, max_match: int | None = None
+        self,
+        tokens: Any = (),
+        *,
+        key: int | None = None,
+        namespace: int = 0,
+        max_match: int | None = None,
+        wait: Wait | None = None,
     ) -> Sequence:
         """Open a sequence on a prompt: `.cached` tokens of it need not be computed, and are held.
 
         By default one token is left to compute, for its logits; `max_match` sets another limit.
+        `wait` (`attnd.Wait()`): for another sequence that is computing the same prompt.
         """
         from .sequence import Sequence
 
-        return Sequence.open(self, tokens, key, namespace, max_match)
+        return Sequence.open(self, tokens, key, namespace, max_match, wait)
 
     def close_sequences(self, sequences: Iterable[Sequence | int]) -> None:
         """Close many with one message."""

@@ -62,13 +62,18 @@ class TensorBytes(NamedTuple):
     data: Any
 
 
+def places(nbytes: int) -> list[tuple[int, int]]:
+    """Which bytes of a tensor count: [begin, end) of each piece."""
+    if nbytes <= WHOLE:
+        return [(0, nbytes)]
+    step = (nbytes - PIECE) / (PIECES - 1)
+    return [(at := int(i * step), at + PIECE) for i in range(PIECES)]
+
+
 def samples(data: Any) -> bytes:
-    """The bytes of a tensor that count."""
+    """Those bytes."""
     view = memoryview(data).cast("B")
-    if len(view) <= WHOLE:
-        return bytes(view)
-    step = (len(view) - PIECE) / (PIECES - 1)
-    return b"".join(bytes(view[(at := int(i * step)) : at + PIECE]) for i in range(PIECES))
+    return b"".join(bytes(view[begin:end]) for begin, end in places(len(view)))
 
 
 def tensor_bytes(name: str, tensor: Any) -> TensorBytes:

@@ -8,25 +8,54 @@ tokens to it.
 from __future__ import annotations
 
 from ctypes import byref
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from . import _lib
+from .connection import microseconds
 from .memory import as_tokens
 
 if TYPE_CHECKING:
     from .connection import Connection
 
 UNLIMITED = 0xFFFF_FFFF_FFFF_FFFF
+WAITED = ("alone", "done", "progress", "gone", "deadline", "quiet")
+
+
+class Wait(NamedTuple):
+    """Wait for a twin: where another live sequence is computing more of the same prompt, until it is there.
+
+    `want`: be content with so many tokens, 0 with the first progress; None: all that it computes.
+    `quiet`: give up when nothing has come for so many seconds. `deadline`: the connection's default.
+    """
+
+    want: int | None = None
+    quiet: float | None = None
+    deadline: float | None = None
+
+    def options(self, max_match: int) -> _lib.WaitOptions:
+        return _lib.WaitOptions(
+            max_match=max_match,
+            want=UNLIMITED if self.want is None else self.want,
+            quiet_us=microseconds(self.quiet),
+            deadline_us=microseconds(self.deadline),
+        )
+
+
+def match_limit(num_tokens: int, max_match: int | None) -> int:
+    """By default one token is left to compute."""
+    return max(num_tokens - 1, 0) if max_match is None else min(max_match, UNLIMITED)
 
 
 class Sequence:
     """Made by `Connection.sequence` or `fork`; a context manager that closes it.
 
     Closing keeps in the cache what was published. `cached`: tokens found when it was opened.
-    `length`: tokens that it holds, those of the plan under way included.
+    `length`: tokens that it holds, those of the plan under way included. `waited`: how its wait
+    for a twin ended ("alone", "done", "progress", "gone", "deadline", "quiet"), None without one;
+    `expected`: how far the twin was going to compute.
     """
 
-    __slots__ = ("cached", "connection", "key", "length", "namespace", "_open")
+    __slots__ = ("cached", "connection", "expected", "key", "length", "namespace", "waited", "_open")
 
     def __init__(self, connection: Connection, key: int, namespace: int, length: int) -> None:
         self.connection = connection
@@ -34,6 +63,8 @@ class Sequence:
         self.namespace = namespace
         self.cached = length
         self.length = length
+        self.waited: str | None = None
+        self.expected = 0
         self._open = True
 
     def __repr__(self) -> str:
@@ -41,16 +72,41 @@ class Sequence:
 
     @classmethod
     def open(
-        cls, connection: Connection, tokens: Any, key: int | None, namespace: int, max_match: int | None
+        cls,
+        connection: Connection,
+        tokens: Any,
+        key: int | None,
+        namespace: int,
+        max_match: int | None,
+        wait: Wait | None,
     ) -> Self:
         array = as_tokens(tokens)
-        limit = max(len(array) - 1, 0) if max_match is None else min(max_match, UNLIMITED)
+        limit = match_limit(len(array), max_match)
         key = connection.new_key() if key is None else key
-        info = _lib.OpenInfo()
+        library = connection._lib
+        if wait is None or not limit:
+            info = _lib.OpenInfo()
+            connection.call(
+                library.attnd_seq_open, key, namespace, array.ctypes.data, len(array), limit, byref(info)
+            )
+            return cls(connection, key, namespace, info.cached)
+        told = _lib.WaitInfo()
         connection.call(
-            connection._lib.attnd_seq_open, key, namespace, array.ctypes.data, len(array), limit, byref(info)
+            library.attnd_seq_wait,
+            key,
+            namespace,
+            array.ctypes.data,
+            len(array),
+            byref(wait.options(limit)),
+            byref(told),
         )
-        return cls(connection, key, namespace, info.cached)
+        return cls(connection, key, namespace, told.cached).told(told)
+
+    def told(self, info: _lib.WaitInfo) -> Self:
+        """How a wait ended."""
+        self.waited = WAITED[info.why]
+        self.expected = info.expected
+        return self
 
     def __enter__(self) -> Self:
         return self

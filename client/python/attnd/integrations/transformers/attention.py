@@ -19,7 +19,7 @@ import torch
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
-from ... import Connection
+from ... import Connection, ConnectionLost
 from ...plan import Plan
 from .cache import AttndCache, Step
 from .model import DTYPES, LayerJobs, check_layers, generation, new_connection, refuse
@@ -80,10 +80,17 @@ def attention(
         if not getattr(module, "_attnd_checked", False):
             check_layers(module.config)
             module._attnd_checked = True
-        return _alone(query, key, value, attention_mask, settings), None
+        try:
+            return _alone(query, key, value, attention_mask, settings), None
+        except ConnectionLost:  # nothing of it was kept: once more at the daemon that came back
+            _shapes.made.clear()
+            return _alone(query, key, value, attention_mask, settings), None
     assert isinstance(cache, AttndCache)
     if cache.step is None:
-        raise RuntimeError("attention outside of the model's own forward pass: call the model that the cache was made of")
+        raise RuntimeError(
+            "attention outside of a forward pass that was planned: call the model that the cache was made of, "
+            "with past_key_values by name"
+        )
     if not causal:
         raise refuse("layers that are not causal with a cache", "use_cache=False")
     served = cache.served

@@ -7,13 +7,17 @@ attnd's; others are left alone. Next: cache.py.
 
 from __future__ import annotations
 
+import warnings
 from functools import wraps
 from typing import Any
 
+import transformers
 from transformers.generation.utils import GenerationMixin
 
 from .attention import NAME
 from .cache import AttndCache, counts_tokens
+
+TESTED = "5.19"
 
 
 def _is_ours(model: Any) -> bool:
@@ -24,6 +28,13 @@ def hook_generate() -> None:
     """Once a process."""
     if getattr(GenerationMixin, "_attnd_generates", False):
         return
+    missing = [n for n in ("_prepare_cache_for_generation", "_prefill") if not hasattr(GenerationMixin, n)]
+    if missing:
+        raise ImportError(
+            f"transformers {transformers.__version__} has no GenerationMixin.{missing[0]}; tested: {TESTED}"
+        )
+    if not transformers.__version__.startswith(TESTED + "."):
+        warnings.warn(f"attnd was tested with transformers {TESTED}, not {transformers.__version__}", stacklevel=2)
     GenerationMixin._attnd_generates = True
     prepare, prefill = GenerationMixin._prepare_cache_for_generation, GenerationMixin._prefill
 
