@@ -6,6 +6,8 @@
 # make deps       install the Debian packages that are missing (every other entry does it, too)
 # make demo       the main job: three runners share one cache
 # make check      the test suite (make check-long: what takes longer)
+# make man        the manual pages and the shell completion, from docs/man and the tables in the code
+# make deb        Debian packages in build/deb
 # make install    DESTDIR= PREFIX= (RUNNER=1: the example runner, too); make uninstall
 # make format     clang-format-19 over the tree; make format-check only looks
 # make clean
@@ -26,6 +28,8 @@ LIBDIR ?= $(PREFIX)/lib
 SYSCONFDIR ?= /etc
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
+MANDIR ?= $(PREFIX)/share/man
+COMPLETIONDIR ?= $(PREFIX)/share/bash-completion/completions
 
 VERSION := 0.1.0
 SOMAJOR := 0
@@ -90,17 +94,19 @@ PROGRAMS := $(O)/attnd $(O)/attnctl $(O)/attnd-runner
 SO := libattnd.so.$(VERSION)
 LIBS := $(O)/$(SO) $(O)/libattnd.a
 
-.PHONY: all deps demo tests check check-long install uninstall clean format format-check FORCE
+.PHONY: all man deb deps demo tests check check-long install uninstall clean format format-check FORCE
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := all
-all: $(PROGRAMS) $(LIBS) $(O)/attnd.pc
+all: $(PROGRAMS) $(LIBS) $(O)/attnd.pc man
 
 include kernels/kernels.mk
 include tests/tests.mk
 
 # Every object waits for the packages, but is not made again because of them.
+# A package's build has them already: DEPS=none.
+DEPS ?= build
 deps:
-	@.ci/deps build
+	@[ $(DEPS) = none ] || .ci/deps $(DEPS)
 
 # Each changes only when what it holds does; whoever is made with that depends on it.
 $(O)/flags: export holds := $(build_flags)
@@ -152,7 +158,18 @@ demo: all
 UNITS := $(wildcard systemd/*.service systemd/*.socket)
 SYSUSERS := $(wildcard systemd/*.sysusers)
 
-install: all
+PAGES := attnctl.1 libattnd.3 attnd.conf.5 attnd.7 attnd.8
+MAN := $(addprefix $(O)/man/,$(PAGES) attnctl.bash)
+man: $(MAN)
+$(O)/man/%: docs/man/%.in docs/man/generate daemon/config.h client/ctl/commands.h client/attnd.h | deps
+	@mkdir -p $(@D)
+	$(call say,MAN,$@)
+	$(Q)docs/man/generate '$(CC)' $(VERSION) $< >$@
+
+install: all man
+	$(Q)set -e; for f in $(PAGES); do $(INSTALL) -D -m 644 $(O)/man/$$f $(DESTDIR)$(MANDIR)/man$${f##*.}/$$f; done
+	$(Q)$(INSTALL) -D -m 644 $(O)/man/attnctl.bash $(DESTDIR)$(COMPLETIONDIR)/attnctl
+	$(Q)ln -sf attnctl $(DESTDIR)$(COMPLETIONDIR)/attnd
 	$(Q)$(INSTALL) -D -m 755 $(O)/attnd $(DESTDIR)$(SBINDIR)/attnd
 	$(Q)$(INSTALL) -D -m 755 $(O)/attnctl $(DESTDIR)$(BINDIR)/attnctl
 ifeq ($(RUNNER),1)
@@ -176,12 +193,17 @@ endif
 uninstall:
 	$(Q)rm -f $(DESTDIR)$(SBINDIR)/attnd $(DESTDIR)$(BINDIR)/attnctl $(DESTDIR)$(BINDIR)/attnd-runner \
 	  $(addprefix $(DESTDIR)$(LIBDIR)/,$(SO) libattnd.so.$(SOMAJOR) libattnd.so libattnd.a pkgconfig/attnd.pc) \
-	  $(DESTDIR)$(INCLUDEDIR)/attnd.h $(addprefix $(DESTDIR)$(UNITDIR)/,$(notdir $(UNITS))) \
+	  $(DESTDIR)$(INCLUDEDIR)/attnd.h $(addprefix $(DESTDIR)$(COMPLETIONDIR)/,attnctl attnd) \
+	  $(foreach f,$(PAGES),$(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $(f)))/$(f)) $(addprefix $(DESTDIR)$(UNITDIR)/,$(notdir $(UNITS))) \
 	  $(patsubst %.sysusers,$(DESTDIR)$(SYSUSERSDIR)/%.conf,$(notdir $(SYSUSERS)))
+
+# From a copy of what git has, so that nothing of a build comes along.
+deb:
+	$(Q)debian/build '$(abspath $(O))/deb'
 
 # Only what was made: O may be a directory that holds other things.
 clean:
-	$(Q)rm -rf $(addprefix $(O)/,shm kernels daemon client tests flags paths attnd.pc libdaemon.a libattnd.a libattnd.so*) $(PROGRAMS)
+	$(Q)rm -rf $(addprefix $(O)/,shm kernels daemon client tests man deb flags paths attnd.pc libdaemon.a libattnd.a libattnd.so*) $(PROGRAMS)
 	$(Q)rmdir $(O) 2>/dev/null || true
 
 sources = $$(find client daemon kernels proto shm tests -name '*.[ch]')
