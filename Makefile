@@ -84,7 +84,7 @@ EXAMPLE_OBJS := $(call objs,client/examples)
 CFLAGS_client_examples_attention_attnd := -Iclient # as with the installed header
 
 # Debian 12 and 13 call it differently; asked when it is needed, since `make deps` may have to install it.
-MSGPACK = $(shell pkg-config --libs-only-l msgpack-c 2>/dev/null || echo -lmsgpackc)
+MSGPACK ?= $(shell pkg-config --libs-only-l msgpack-c 2>/dev/null || echo -lmsgpackc)
 DAEMON_LIBS = -luring -lnuma -lhugetlbfs -lsystemd -lsodium -linih -ljansson -lmicrohttpd -lzmq $(MSGPACK) -lm
 CLIENT_LIBS := -lsodium
 CTL_LIBS = -ljansson -lzmq $(MSGPACK) -lncursesw -ltinfo -lm

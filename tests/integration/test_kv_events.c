@@ -324,7 +324,7 @@ static void test_replay(void **state)
 	ask_replay(s, last, NULL);
 	for (; next_batch(s, &b) && b.seq != UINT64_MAX; some++)
 		free_batch(&b);
-	assert_int_equal(some, 1);
+	assert_true(some >= 1); /* what came meanwhile is told, too */
 	free_batch(&b);
 	ask_replay(s, 0, "kv@nobody@nothing");
 	assert_true(next_batch(s, &b));
@@ -443,7 +443,8 @@ static void test_attnctl(void **state)
 		const char *type = json_string_value(json_object_get(e, "type"));
 		size_t n = json_array_size(json_object_get(e, "block_hashes"));
 
-		assert_non_null(type);
+		if (!type)
+			fail_msg("%zu bytes: %.300s", strlen(line), line);
 		if (!strcmp(type, "AllBlocksCleared"))
 			cleared++, stored = removed = 0;
 		stored += !strcmp(type, "BlockStored") ? n : 0;
