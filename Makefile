@@ -9,6 +9,8 @@
 # make soak       ten minutes of everything at once (SOAK_SECONDS=); make fuzz (FUZZ_SECONDS=60 each)
 # make check-python   the Python package with torch and Transformers, in its own virtual environment
 # make bench-python   what Python costs a job, and what a shared prompt saves
+# make man        the manual pages and the shell completion, from docs/man and the tables in the code
+# make deb        Debian packages in build/deb
 # make install    DESTDIR= PREFIX= (RUNNER=1: the example runner, too); make uninstall
 # make format     clang-format-19 over the tree; make format-check only looks
 # make clean
@@ -32,6 +34,8 @@ SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
 LIBEXECDIR ?= $(PREFIX)/libexec
 DOCDIR ?= $(PREFIX)/share/doc/attnd
+MANDIR ?= $(PREFIX)/share/man
+COMPLETIONDIR ?= $(PREFIX)/share/bash-completion/completions
 
 VERSION := 0.1.0
 SOMAJOR := 0
@@ -86,7 +90,7 @@ EXAMPLE_OBJS := $(call objs,client/examples)
 CFLAGS_client_examples_attention_attnd := -Iclient # as with the installed header
 
 # Debian 12 and 13 call it differently; asked when it is needed, since `make deps` may have to install it.
-MSGPACK = $(shell pkg-config --libs-only-l msgpack-c 2>/dev/null || echo -lmsgpackc)
+MSGPACK ?= $(shell pkg-config --libs-only-l msgpack-c 2>/dev/null || echo -lmsgpackc)
 DAEMON_LIBS = -luring -lnuma -lhugetlbfs -lsystemd -lsodium -linih -ljansson -lmicrohttpd -lzmq $(MSGPACK) -lm
 CLIENT_LIBS := -lsodium
 CTL_LIBS = -ljansson -lzmq $(MSGPACK) -lncursesw -ltinfo -lm
@@ -96,17 +100,19 @@ PROGRAMS := $(O)/attnd $(O)/attnctl $(O)/attnd-runner
 SO := libattnd.so.$(VERSION)
 LIBS := $(O)/$(SO) $(O)/libattnd.a
 
-.PHONY: all deps demo tests check check-long install uninstall clean format format-check FORCE
+.PHONY: all man deb deps demo tests check check-long install uninstall clean format format-check FORCE
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := all
-all: $(PROGRAMS) $(LIBS) $(O)/attnd.pc
+all: $(PROGRAMS) $(LIBS) $(O)/attnd.pc man
 
 include kernels/kernels.mk
 include tests/tests.mk
 
 # Every object waits for the packages, but is not made again because of them.
+# A package's build has them already: DEPS=none.
+DEPS ?= build
 deps:
-	@.ci/deps build
+	@[ $(DEPS) = none ] || .ci/deps $(DEPS)
 
 # Each changes only when what it holds does; whoever is made with that depends on it.
 $(O)/flags: export holds := $(build_flags)
@@ -161,7 +167,18 @@ TMPFILES := $(wildcard systemd/*.tmpfiles)
 CONFIGS := $(wildcard systemd/*.conf)
 DOCS := README.md $(wildcard docs/*.md)
 
-install: all
+PAGES := attnctl.1 libattnd.3 attnd.conf.5 attnd.7 attnd.8
+MAN := $(addprefix $(O)/man/,$(PAGES) attnctl.bash)
+man: $(MAN)
+$(O)/man/%: docs/man/%.in docs/man/generate daemon/config.h client/ctl/commands.h client/attnd.h | deps
+	@mkdir -p $(@D)
+	$(call say,MAN,$@)
+	$(Q)docs/man/generate '$(CC)' $(VERSION) $< >$@
+
+install: all man
+	$(Q)set -e; for f in $(PAGES); do $(INSTALL) -D -m 644 $(O)/man/$$f $(DESTDIR)$(MANDIR)/man$${f##*.}/$$f; done
+	$(Q)$(INSTALL) -D -m 644 $(O)/man/attnctl.bash $(DESTDIR)$(COMPLETIONDIR)/attnctl
+	$(Q)ln -sf attnctl $(DESTDIR)$(COMPLETIONDIR)/attnd
 	$(Q)$(INSTALL) -D -m 755 $(O)/attnd $(DESTDIR)$(SBINDIR)/attnd
 	$(Q)$(INSTALL) -D -m 755 $(O)/attnctl $(DESTDIR)$(BINDIR)/attnctl
 ifeq ($(RUNNER),1)
@@ -189,14 +206,20 @@ endif
 uninstall:
 	$(Q)rm -f $(DESTDIR)$(SBINDIR)/attnd $(DESTDIR)$(BINDIR)/attnctl $(DESTDIR)$(BINDIR)/attnd-runner \
 	  $(addprefix $(DESTDIR)$(LIBDIR)/,$(SO) libattnd.so.$(SOMAJOR) libattnd.so libattnd.a pkgconfig/attnd.pc) \
-	  $(DESTDIR)$(INCLUDEDIR)/attnd.h $(addprefix $(DESTDIR)$(UNITDIR)/,$(notdir $(UNITS))) \
+	  $(DESTDIR)$(INCLUDEDIR)/attnd.h $(addprefix $(DESTDIR)$(COMPLETIONDIR)/,attnctl attnd) \
+	  $(foreach f,$(PAGES),$(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $(f)))/$(f)) \
+	  $(addprefix $(DESTDIR)$(UNITDIR)/,$(notdir $(UNITS))) \
 	  $(patsubst %.sysusers,$(DESTDIR)$(SYSUSERSDIR)/%.conf,$(notdir $(SYSUSERS))) \
 	  $(patsubst %.tmpfiles,$(DESTDIR)$(TMPFILESDIR)/%.conf,$(notdir $(TMPFILES))) \
 	  $(DESTDIR)$(LIBEXECDIR)/attnd-hugepages $(addprefix $(DESTDIR)$(DOCDIR)/,$(notdir $(DOCS)))
 
+# From a copy of what git has, so that nothing of a build comes along.
+deb:
+	$(Q)debian/build '$(abspath $(O))/deb'
+
 # Only what was made: O may be a directory that holds other things.
 clean:
-	$(Q)rm -rf $(addprefix $(O)/,shm kernels daemon client tests flags paths attnd.pc libdaemon.a libattnd.a libattnd.so*) $(PROGRAMS)
+	$(Q)rm -rf $(addprefix $(O)/,shm kernels daemon client tests man deb flags paths attnd.pc libdaemon.a libattnd.a libattnd.so*) $(PROGRAMS)
 	$(Q)rmdir $(O) 2>/dev/null || true
 
 sources = $$(find client daemon kernels proto shm tests -name '*.[ch]')

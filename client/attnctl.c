@@ -359,10 +359,10 @@ static int ask_daemon(const struct ctl *c, const char *command, char **words)
 
 static int run(const struct ctl *c, const char *command, char **words)
 {
-	enum { ask, stat, top, events, doctor } how;
+	enum who { ask, stat, top, events, doctor } how;
 	static const struct {
 		const char *name;
-		int how;
+		enum who who;
 	} commands[] = {
 #define CTL_X(name, args, how, help) {name, how},
 		CTL_COMMANDS(CTL_X)
@@ -377,7 +377,7 @@ static int run(const struct ctl *c, const char *command, char **words)
 		print_help(stderr);
 		return CTL_USAGE;
 	}
-	how = commands[i].how;
+	how = commands[i].who;
 	if (how == ask)
 		return ask_daemon(c, commands[i].name, words);
 	if (*words) {

@@ -181,9 +181,13 @@ static bool frame(void *socket, zmq_msg_t *msg, bool *ret_more)
 	return true;
 }
 
-/* Identity, empty, number, perhaps a topic. False: it is none of that; the rest of it is thrown away. */
-static bool read_request(void *socket, zmq_msg_t *msg, struct asked *a)
+/*
+ * Identity, empty, number, perhaps a topic. False: it is none of that, or not for the sender; the
+ * rest of it is thrown away. (The identity's frame does not always tell of the sender.)
+ */
+static bool read_request(const struct publisher *p, zmq_msg_t *msg, struct asked *a)
 {
+	void *socket = p->at[a->which].replay;
 	const unsigned char *b;
 	bool more, good;
 
@@ -192,6 +196,7 @@ static bool read_request(void *socket, zmq_msg_t *msg, struct asked *a)
 	if (good)
 		memcpy(a->id, zmq_msg_data(msg), a->id_bytes);
 	good &= frame(socket, msg, &more) && more && zmq_msg_size(msg) == 0;
+	good = good && may_see(p, a->which, msg, a->prefix, sizeof(a->prefix));
 	good = good && frame(socket, msg, &more) && zmq_msg_size(msg) == 8;
 	if (good) {
 		b = zmq_msg_data(msg);
@@ -217,12 +222,8 @@ static void on_replay(struct publisher *p, int which)
 	while (frame(p->at[which].replay, &msg, &more)) {
 		struct asked a = {.which = which};
 
-		if (!more || !may_see(p, which, &msg, a.prefix, sizeof(a.prefix)) ||
-		    !read_request(p->at[which].replay, &msg, &a)) {
-			while (zmq_msg_more(&msg) && frame(p->at[which].replay, &msg, &more))
-				;
+		if (!more || !read_request(p, &msg, &a))
 			continue;
-		}
 		want(p);
 		if (mirror_whole(p->mirror))
 			answer(p, &a);

@@ -63,7 +63,7 @@ static void *reader_main(void *arg)
 	for (double give_up = now() + 1; atomic_load_explicit(r->start, memory_order_acquire) > 0 && now() < give_up;)
 		sched_yield();
 	for (began = now(); r->seconds < SECONDS; r->seconds = now() - began)
-		for (int i = 0; i < BYTES / PIECE; i++, r->bytes += PIECE)
+		for (int i = 0; i < BYTES / PIECE; i++, r->bytes += (double)PIECE)
 			r->sum += read_piece((const wide *)(const void *)(data + (size_t)i * PIECE));
 	free(data);
 	return NULL;

@@ -117,7 +117,7 @@ static void add_bar(struct page *p, double held, double cached)
 	char bar[WIDTH + 1];
 
 	for (int i = 0; i < WIDTH; i++)
-		bar[i] = i + 0.5 < held * WIDTH ? '#' : i + 0.5 < (held + cached) * WIDTH ? '=' : '.';
+		bar[i] = i + 0.5 < held * (double)WIDTH ? '#' : i + 0.5 < (held + cached) * (double)WIDTH ? '=' : '.';
 	bar[WIDTH] = 0;
 	add_line(p, "pool [%s] %3.0f%% held %3.0f%% cached", bar, 100 * held, 100 * cached);
 }

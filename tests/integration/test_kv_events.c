@@ -36,7 +36,7 @@ static int test_start(void **state)
 static int test_end(void **state)
 {
 	(void)state;
-	zmq_ctx_term(zmq);
+	zmq_ctx_shutdown(zmq); /* zmq_ctx_term waits for sockets that a failed test has left */
 	daemon_clean(&daemon_);
 	return 0;
 }
@@ -324,7 +324,7 @@ static void test_replay(void **state)
 	ask_replay(s, last, NULL);
 	for (; next_batch(s, &b) && b.seq != UINT64_MAX; some++)
 		free_batch(&b);
-	assert_int_equal(some, 1);
+	assert_true(some >= 1); /* what came meanwhile is told, too */
 	free_batch(&b);
 	ask_replay(s, 0, "kv@nobody@nothing");
 	assert_true(next_batch(s, &b));
@@ -361,16 +361,16 @@ static void test_rights(void **state)
 		sub = open_socket(ctx, ZMQ_SUB, "", 300);
 		replay = open_socket(ctx, ZMQ_DEALER, ".replay", 10000);
 		ask_replay(replay, 0, "kv@uid:0@toy");
-		bad |= !next_batch(replay, &b) || b.seq != UINT64_MAX;
+		bad |= (!next_batch(replay, &b) || b.seq != UINT64_MAX) << 1;
 		ask_replay(replay, 0, NULL);
-		bad |= !next_batch(replay, &b) || b.seq != UINT64_MAX;
-		bad |= next_batch(sub, &b);
+		bad |= (!next_batch(replay, &b) || b.seq != UINT64_MAX) << 2;
+		bad |= next_batch(sub, &b) << 3;
 		snprintf(admin, sizeof(admin), "%s.events.admin", daemon_.socket);
-		bad |= access(admin, W_OK) == 0;
+		bad |= (access(admin, W_OK) == 0) << 4;
 		_exit(bad);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
-	assert_int_equal(status, 0);
+	assert_int_equal(WEXITSTATUS(status), 0); /* bits: which */
 
 	/* Its owner sees it there. */
 	void *s = open_socket(zmq, ZMQ_DEALER, ".replay", 10000);
@@ -425,7 +425,8 @@ static void test_rude(void **state)
 /* attnctl events shows the state: what the tree has. */
 static void test_attnctl(void **state)
 {
-	char line[8192], command[200];
+	static char line[1 << 20];
+	char command[200];
 	struct toy t;
 	attnd_t *a = begin(&t, 1);
 	size_t stored = 0, removed = 0, cleared = 0;
@@ -442,7 +443,8 @@ static void test_attnctl(void **state)
 		const char *type = json_string_value(json_object_get(e, "type"));
 		size_t n = json_array_size(json_object_get(e, "block_hashes"));
 
-		assert_non_null(type);
+		if (!type)
+			fail_msg("%zu bytes: %.300s", strlen(line), line);
 		if (!strcmp(type, "AllBlocksCleared"))
 			cleared++, stored = removed = 0;
 		stored += !strcmp(type, "BlockStored") ? n : 0;

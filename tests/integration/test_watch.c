@@ -122,7 +122,7 @@ static void decode_one(struct toy *t, uint64_t key)
 
 static void test_counts(void **state)
 {
-	const double row_bytes = TOY_KV_HEADS * TOY_DIM * 2 * 2; /* at least: K and V of 16 bits */
+	const int64_t row_bytes = TOY_KV_HEADS * TOY_DIM * 2 * 2; /* at least: K and V of 16 bits */
 	struct toy t;
 	json_t *before = stat_now(), *after;
 	attnd_t *a = daemon_connect(&daemon_);
@@ -138,21 +138,23 @@ static void test_counts(void **state)
 	decode_one(&t, 2);
 	assert_int_equal(attnd_seq_open(a, 2, 0, tokens, PROMPT, UINT64_MAX, &info), -EEXIST);
 	after = stat_now();
-	assert_true(grown(before, after, "requests.open.count") == 3);
-	assert_true(grown(before, after, "requests.open.errors") == 1);
-	assert_true(grown(before, after, "requests.plan.count") == 3);
-	assert_true(grown(before, after, "requests.extend.count") == 2 * TOY_LAYERS);
-	assert_true(grown(before, after, "requests.decode.count") == TOY_LAYERS);
+	assert_int_equal((int64_t)grown(before, after, "requests.open.count"), 3);
+	assert_int_equal((int64_t)grown(before, after, "requests.open.errors"), 1);
+	assert_int_equal((int64_t)grown(before, after, "requests.plan.count"), 3);
+	assert_int_equal((int64_t)grown(before, after, "requests.extend.count"), 2 * TOY_LAYERS);
+	assert_int_equal((int64_t)grown(before, after, "requests.decode.count"), TOY_LAYERS);
 	assert_true(in_buckets(json_object_get(json_object_get(after, "requests"), "extend")) ==
 		    number(after, "requests.extend.count"));
 	assert_true(number(after, "requests.extend.sum_s") > 0);
 	assert_true(number(after, "errors.EEXIST") == 1);
-	assert_true(grown(before, after, "query_tokens") == 2 * PROMPT);
-	assert_true(grown(before, after, "hit_tokens") == PROMPT - 1);
-	assert_true(grown(before, after, "decode_tokens") == 1); /* the last prompt token was taken over */
-	assert_true(grown(before, after, "extend_tokens") == PROMPT);
-	assert_true(grown(before, after, "read_bytes") >= TOY_LAYERS * row_bytes * (PROMPT + PROMPT + PROMPT + 1));
-	assert_true(grown(before, after, "block_reuse_gap.count") == BLOCKS);
+	assert_int_equal((int64_t)grown(before, after, "query_tokens"), 2 * PROMPT);
+	assert_int_equal((int64_t)grown(before, after, "hit_tokens"), PROMPT - 1);
+	assert_int_equal((int64_t)grown(before, after, "decode_tokens"),
+			 1); /* the last prompt token was taken over */
+	assert_int_equal((int64_t)grown(before, after, "extend_tokens"), PROMPT);
+	assert_true((int64_t)grown(before, after, "read_bytes") >=
+		    TOY_LAYERS * row_bytes * (PROMPT + PROMPT + PROMPT + 1));
+	assert_int_equal((int64_t)grown(before, after, "block_reuse_gap.count"), BLOCKS);
 	assert_true(number(after, "sessions.0.requests") > 0);
 	json_decref(before);
 	json_decref(after);
@@ -174,9 +176,9 @@ static void test_evictions(void **state)
 	before = stat_now();
 	json_decref(daemon_json(&daemon_, "flush cache=toy fingerprint=02000000000000000000000000000000"));
 	after = stat_now();
-	assert_true(grown(before, after, "evictions.admin") == BLOCKS);
-	assert_true(grown(before, after, "evictions.room") == 0);
-	assert_true(grown(before, after, "block_lifetime.count") == BLOCKS);
+	assert_int_equal((int64_t)grown(before, after, "evictions.admin"), BLOCKS);
+	assert_int_equal((int64_t)grown(before, after, "evictions.room"), 0);
+	assert_int_equal((int64_t)grown(before, after, "block_lifetime.count"), BLOCKS);
 	json_decref(before);
 	json_decref(after);
 	attnd_disconnect(a);

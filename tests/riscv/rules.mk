@@ -7,7 +7,7 @@
 RISCV_O := $(O)/riscv64
 RISCV_SYSROOT := $(or $(ATTND_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/attnd)/riscv64/sysroot
 RISCV_MAKE = $(MAKE) O='$(RISCV_O)' AR=llvm-ar-19 SAN= \
-  CC='clang-19 --target=riscv64-linux-gnu --sysroot=$(RISCV_SYSROOT)' LDFLAGS='-fuse-ld=lld $(LDFLAGS)'
+  CC='clang-19 --target=riscv64-linux-gnu --sysroot=$(RISCV_SYSROOT)' LDFLAGS='-fuse-ld=lld $(LDFLAGS)' MSGPACK=-lmsgpack-c
 
 .PHONY: riscv64 riscv-setup check-riscv check-riscv-long count-riscv riscv-counted
 
