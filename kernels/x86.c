@@ -48,7 +48,9 @@ struct walk {
 	uint32_t located;   /* the step that `there` holds */
 	uint32_t staged[4]; /* the head, step and groups that isa may keep in t.stage */
 	bool heads_inside;
-	uint32_t first_group; /* of the step */
+	struct attnd_x86_ahead runs; /* few rows: what this tile prefetches */
+	uint32_t set_up;	     /* isa's */
+	uint32_t first_group;	     /* of the step */
 	uint32_t num_seen;
 	bool edge; /* some row does not see some slot */
 	struct seen seen[ATTND_X86_ROWS];
@@ -330,6 +332,36 @@ static void point_at_next(struct walk *w, uint32_t head)
 	}
 }
 
+/*
+ * This tile's share of the slices that the step after this one reads: memory likes long runs, so
+ * they are prefetched in the order in which they lie, while tiles go through them head by head.
+ */
+static void look_ahead(struct walk *w, uint32_t head)
+{
+	const struct attnd_attend_args *a = w->a;
+	const uint32_t halves = w->block_shift > 7 ? 1u << (w->block_shift - 7) : 1; /* a block may be some steps */
+	const uint32_t blocks = halves > 1 ? 1 : ATTND_X86_STEP >> w->block_shift, i = head - a->head;
+	const size_t lines = a->num_heads * a->fmt->tile_bytes / 64 / halves, all = lines * blocks;
+	bool here = w->step + 1 < w->steps;
+	const void *const *list = here ? a->blocks : a->next;
+	uint32_t slot = here ? a->begin - a->start + (w->step + 1) * ATTND_X86_STEP : 0;
+	uint32_t num = here ? a->num_blocks : a->num_next, b = slot >> w->block_shift;
+	size_t part = (slot & ((1u << w->block_shift) - 1)) / ATTND_X86_STEP * lines;
+
+	w->runs.num = w->runs.at = w->runs.left = 0;
+	for (size_t at = all * i / a->num_heads, end = all * (i + 1) / a->num_heads, n; at < end; at += n) {
+		uint32_t in = b + (uint32_t)(at / lines);
+
+		n = lines - at % lines < end - at ? lines - at % lines : end - at;
+		if (!list || in >= num)
+			return;
+		w->runs.run[w->runs.num] =
+			(const char *)list[in] + a->head * a->fmt->tile_bytes + (part + at % lines) * 64;
+		w->runs.lines[w->runs.num++] = (uint32_t)n;
+		w->runs.left += (uint32_t)n;
+	}
+}
+
 static const char *query_at(const struct walk *w, const struct attnd_qrow *row, uint32_t head, uint32_t g)
 {
 	size_t at = (size_t)(head - w->a->head) * w->a->fmt->spec.group + g;
@@ -504,11 +536,16 @@ static void multiply_tile(struct walk *w, uint32_t head)
 
 static void attend_tile(struct walk *w, uint32_t head, char *packed, bool prefetch)
 {
+	bool few = w->t.rows <= w->isa->keeps_above;
+
 	point_at_tile(w, head);
-	if (prefetch)
+	w->runs.num = w->runs.at = w->runs.left = 0;
+	if (few && prefetch && w->heads_inside)
+		look_ahead(w, head);
+	else if (prefetch && !few)
 		point_at_next(w, head);
 	point_at_rows(w, head, packed);
-	w->t.fresh = is_fresh(w, head);
+	w->t.fresh = few || is_fresh(w, head);
 	multiply_tile(w, head);
 }
 
@@ -542,6 +579,9 @@ static void init_walk(struct walk *w)
 	w->located = UINT32_MAX;
 	w->staged[0] = UINT32_MAX;
 	w->t.args = a;
+	w->t.ahead = &w->runs;
+	w->t.set_up = &w->set_up;
+	w->set_up = 0;
 	w->t.dynamic = a->fmt->spec.scale == ATTND_K_SCALE_DYNAMIC;
 	w->t.scale = fixed ? attn->sm_scale * attn->k_scale : attn->sm_scale;
 	w->t.v_scale = !fixed ? 1.0f : a->fmt->spec.v_in_k ? attn->k_scale : attn->v_scale;

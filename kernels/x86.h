@@ -26,6 +26,14 @@ enum {
 	ATTND_X86_PANEL = 4,   /* groups or strips that stand in L1 together */
 };
 
+/* Memory to prefetch, in the order in which it lies: runs of lines. */
+struct attnd_x86_ahead {
+	const char *run[ATTND_X86_STEP / 16 + 1];
+	uint32_t lines[ATTND_X86_STEP / 16 + 1];
+	uint32_t at, num; /* the current run; of all */
+	uint32_t left;	  /* lines of all runs */
+};
+
 struct attnd_x86_tile {
 	const struct attnd_attend_args *args;
 	uint32_t rows;	   /* query rows */
@@ -59,7 +67,32 @@ struct attnd_x86_tile {
 	char *panel; /* for widened operands */
 	char *stage; /* for a whole step's operands, kept from tile to tile */
 	bool fresh;  /* K and V are not those of the tile before */
+
+	struct attnd_x86_ahead *ahead; /* for isa->keeps_above: this tile's share, while there are few rows */
+	uint32_t *set_up;	       /* the isa's own, 0 when attend begins */
 };
+
+/* Lines for each of `calls` calls of attnd_prefetch_ahead, so that they cover all. */
+static inline uint32_t attnd_ahead_share(const struct attnd_x86_ahead *a, uint32_t calls)
+{
+	return (a->left + calls - 1) / calls;
+}
+
+static inline void attnd_prefetch_ahead(struct attnd_x86_ahead *a, uint32_t lines)
+{
+	while (lines > 0 && a->at < a->num) {
+		uint32_t n = a->lines[a->at] < lines ? a->lines[a->at] : lines;
+		const char *p = a->run[a->at];
+
+		for (uint32_t i = 0; i < n; i++)
+			__builtin_prefetch(p + (size_t)i * 64, 0, 2);
+		a->run[a->at] += (size_t)n * 64;
+		a->lines[a->at] -= n;
+		a->left -= n;
+		a->at += a->lines[a->at] == 0;
+		lines -= n;
+	}
+}
 
 /* One kernel's arithmetic. */
 struct attnd_x86_isa {
@@ -77,6 +110,8 @@ struct attnd_x86_isa {
 	void (*whole)(const struct attnd_x86_tile *t);
 	/** Groups come in pairs, the first at an even place in the step; what is beyond the blocks weighs 0. */
 	bool pairs;
+	/** More rows than this keep K and V in t.stage; fewer prefetch t.ahead. 0: neither. */
+	uint32_t keeps_above;
 };
 
 /** The loops of attend. */
