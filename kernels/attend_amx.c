@@ -258,33 +258,14 @@ ATTND_INLINE __m512 soften_row(enum kind kind, bool scaled, const struct attnd_x
 	return sum;
 }
 
-/* n rows from r on, up to four. */
-ATTND_INLINE void soften_some(enum kind kind, bool scaled, const struct attnd_x86_tile *t, uint32_t groups,
-			      uint32_t r, uint32_t n)
+/* All combinations of types, and whether a step is whole, as code of their own. */
+static __attribute__((noinline)) __m512 soften_one(enum kind kind, const struct attnd_x86_tile *t, uint32_t r)
 {
-	__m512 sum[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
-	float l[4];
-
-	barrier();
-	for (uint32_t i = 0; i < n; i++)
-		sum[i] = soften_row(kind, scaled, t, groups, r + i);
-	_mm_storeu_ps(l, attnd_reduce_four(sum));
-	for (uint32_t i = 0; i < n; i++)
-		t->partial[r + i]->l += l[i];
-	barrier();
-}
-
-static __attribute__((noinline)) void soften_four(enum kind kind, const struct attnd_x86_tile *t, uint32_t r,
-						  uint32_t n)
-{
-	if (kind == KIND_BF16 && t->groups == ATTND_X86_GROUPS)
-		soften_some(KIND_BF16, false, t, ATTND_X86_GROUPS, r, n);
-	else if (kind == KIND_BF16)
-		soften_some(KIND_BF16, false, t, t->groups, r, n);
-	else if (t->groups == ATTND_X86_GROUPS)
-		soften_some(KIND_INT8, true, t, ATTND_X86_GROUPS, r, n);
-	else
-		soften_some(KIND_INT8, true, t, t->groups, r, n);
+	if (kind == KIND_BF16)
+		return t->groups == ATTND_X86_GROUPS ? soften_row(KIND_BF16, false, t, ATTND_X86_GROUPS, r)
+						     : soften_row(KIND_BF16, false, t, t->groups, r);
+	return t->groups == ATTND_X86_GROUPS ? soften_row(KIND_INT8, true, t, ATTND_X86_GROUPS, r)
+					     : soften_row(KIND_INT8, true, t, t->groups, r);
 }
 
 /* Rows [row, end) whose softmax is due while `calls` pieces of other work are issued. */
@@ -292,22 +273,39 @@ struct beside {
 	enum kind kind;
 	const struct attnd_x86_tile *t;
 	uint32_t row, end, credit, calls;
+	__m512 sums[4]; /* of the last rows */
 };
 
+static void soften_next(struct beside *b)
+{
+	uint32_t i = b->row & 3;
+
+	b->sums[i] = soften_one(b->kind, b->t, b->row);
+	b->row++;
+	if (i == 3 || b->row == b->end) {
+		float l[4];
+
+		_mm_storeu_ps(l, attnd_reduce_four(b->sums));
+		for (uint32_t j = 0; j <= i; j++)
+			b->t->partial[b->row - 1 - i + j]->l += l[j];
+	}
+	barrier();
+}
+
+/* A row or two at a time, so that the core sees products behind them. */
 ATTND_INLINE void soften_beside(struct beside *b)
 {
 	if (!b)
 		return;
-	for (b->credit += HALF / 4; b->credit >= b->calls && b->row < b->end; b->row += 4) {
-		b->credit -= b->calls;
-		soften_four(b->kind, b->t, b->row, b->end - b->row < 4 ? b->end - b->row : 4);
-	}
+	for (b->credit += HALF; b->credit >= b->calls && b->row < b->end; b->credit -= b->calls)
+		soften_next(b);
 }
 
 static void soften_rest(struct beside *b)
 {
-	for (; b->row < b->end; b->row += 4)
-		soften_four(b->kind, b->t, b->row, b->end - b->row < 4 ? b->end - b->row : 4);
+	barrier();
+	while (b->row < b->end)
+		soften_next(b);
 }
 
 /* ---- Products of many rows: 32 x 32, two registers a side ---- */
@@ -327,6 +325,7 @@ ATTND_INLINE void multiply(const char *left, size_t stride, bool below, const ch
 			_tile_dpbf16ps(SUM_10, LEFT_1, RIGHT_0);
 			_tile_dpbf16ps(SUM_11, LEFT_1, RIGHT_1);
 		}
+		barrier();
 		soften_beside(beside);
 	}
 }
@@ -562,31 +561,52 @@ ATTND_INLINE void values(enum kind kind, const struct attnd_x86_tile *t, uint32_
 		value_half(t, &right, r, r + HALF < first + n ? r + HALF : first + n, NULL);
 }
 
-/* Two halves of rows, each one's softmax beside products of the other. */
-ATTND_INLINE void whole(enum kind kind, const struct attnd_x86_tile *t)
-{
-	struct beside upper = {.kind = kind, .t = t, .row = 0, .end = HALF};
-	struct beside lower = {.kind = kind, .t = t, .row = HALF, .end = t->rows};
-	struct right right;
+/* Up to 32 rows of a tile. */
+struct unit {
+	const struct attnd_x86_tile *t;
+	uint32_t r, end;
+};
 
-	if (t->rows <= HALF) {
-		scores(kind, t);
-		softmax(kind, t);
-		values(kind, t, 0, t->rows);
+/* While one unit's softmax goes on, the matrix unit takes the scores of the next and the values of the last. */
+ATTND_INLINE void many_rows(enum kind kind, const struct attnd_x86_tile *tiles, uint32_t n)
+{
+	struct unit unit[ATTND_X86_SPAN * ATTND_X86_ROWS / HALF];
+	struct right right;
+	uint32_t num = 0, score_calls, value_calls;
+
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t r = 0; r < tiles[i].rows; r += HALF)
+			unit[num++] =
+				(struct unit){&tiles[i], r, r + HALF < tiles[i].rows ? r + HALF : tiles[i].rows};
+	configure(tiles, SIDE);
+	keep_k(kind, tiles, &right);
+	keep_v(kind, tiles, &right);
+	barrier();
+	score_calls = right.k_steps * (tiles->groups / 2);
+	value_calls = tiles->groups / 2 * ((tiles->strips + 1) / 2);
+	score_half(unit[0].t, &right, 0, NULL);
+	for (uint32_t u = 0; u < num; u++) {
+		struct beside beside = {.kind = kind, .t = unit[u].t, .row = unit[u].r, .end = unit[u].end};
+
+		beside.calls = (u + 1 < num ? score_calls : 0) + (u > 0 ? value_calls : 0);
+		if (u + 1 < num)
+			score_half(unit[u + 1].t, &right, unit[u + 1].r, &beside);
+		if (u > 0)
+			value_half(unit[u - 1].t, &right, unit[u - 1].r, unit[u - 1].end, &beside);
+		soften_rest(&beside);
+	}
+	value_half(unit[num - 1].t, &right, unit[num - 1].r, unit[num - 1].end, NULL);
+}
+
+ATTND_INLINE void whole(enum kind kind, const struct attnd_x86_tile *tiles, uint32_t n)
+{
+	if (n > 1 || tiles->rows > SIDE) {
+		many_rows(kind, tiles, n);
 		return;
 	}
-	configure(t, t->rows);
-	keep_k(kind, t, &right);
-	barrier();
-	upper.calls = right.k_steps * (t->groups / 2);
-	lower.calls = t->groups / 2 * ((t->strips + 1) / 2);
-	score_half(t, &right, 0, NULL);
-	score_half(t, &right, HALF, &upper);
-	soften_rest(&upper);
-	keep_v(kind, t, &right);
-	value_half(t, &right, 0, HALF, &lower);
-	soften_rest(&lower);
-	value_half(t, &right, HALF, t->rows, NULL);
+	scores(kind, tiles);
+	softmax(kind, tiles);
+	values(kind, tiles, 0, tiles->rows);
 }
 
 /* ---- One kernel for each K/V type ---- */
@@ -618,9 +638,9 @@ static void pack_fours(const char *const *query, uint32_t rows, uint32_t dims, c
 	{                                                                                     \
 		values(kind, t, first, n);                                                    \
 	}                                                                                     \
-	static void whole_##name(const struct attnd_x86_tile *t)                              \
+	static void whole_##name(const struct attnd_x86_tile *tiles, uint32_t n)              \
 	{                                                                                     \
-		whole(kind, t);                                                               \
+		whole(kind, tiles, n);                                                        \
 	}                                                                                     \
 	attnd_attend_fn attnd_attend_bf16_##name##_amx;                                       \
 	void attnd_attend_bf16_##name##_amx(const struct attnd_attend_args *a)                \

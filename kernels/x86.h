@@ -22,6 +22,7 @@ enum {
 	ATTND_X86_LANES = 16, /* tokens of a K group, dims of a V strip */
 	ATTND_X86_GROUPS = ATTND_X86_STEP / ATTND_X86_LANES,
 	ATTND_X86_ROWS = 64,   /* query rows of a tile */
+	ATTND_X86_SPAN = 4,    /* tiles whose queries and acc stay in L2 together */
 	ATTND_X86_STRIPS = 36, /* head_dim_v <= 576 */
 	ATTND_X86_PANEL = 4,   /* groups or strips that stand in L1 together */
 };
@@ -106,8 +107,11 @@ struct attnd_x86_isa {
 	void (*softmax)(const struct attnd_x86_tile *t);
 	/** acc += weights . V for rows [first, first + n). */
 	void (*values)(const struct attnd_x86_tile *t, uint32_t first, uint32_t n);
-	/** All three at once, where every row sees every slot; NULL: one after the other. */
-	void (*whole)(const struct attnd_x86_tile *t);
+	/**
+	 * All three at once, where every row sees every slot, for up to ATTND_X86_SPAN tiles of one
+	 * step and head; all but one alone have their queries side by side. NULL: one after the other.
+	 */
+	void (*whole)(const struct attnd_x86_tile *tiles, uint32_t n);
 	/** Groups come in pairs, the first at an even place in the step; what is beyond the blocks weighs 0. */
 	bool pairs;
 	/** More rows than this keep K and V in t.stage; fewer prefetch t.ahead. 0: neither. */
