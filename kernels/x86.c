@@ -336,33 +336,19 @@ static void point_at_next(struct walk *w, uint32_t head)
 	}
 }
 
-/*
- * This tile's share of the slices that the step after this one reads: memory likes long runs, so
- * they are prefetched in the order in which they lie, while tiles go through them head by head.
- */
-static void look_ahead(struct walk *w, uint32_t head)
+/* The next tile, block after block, for few rows: a step ahead, or all heads' slices, would push each other out of
+ * L2. */
+static void look_ahead(struct walk *w)
 {
-	const struct attnd_attend_args *a = w->a;
-	const uint32_t halves = w->block_shift > 7 ? 1u << (w->block_shift - 7) : 1; /* a block may be some steps */
-	const uint32_t blocks = halves > 1 ? 1 : ATTND_X86_STEP >> w->block_shift, i = head - a->head;
-	const size_t lines = a->num_heads * a->fmt->tile_bytes / 64 / halves, all = lines * blocks;
-	bool here = w->step + 1 < w->steps;
-	const void *const *list = here ? a->blocks : a->next;
-	uint32_t slot = here ? a->begin - a->start + (w->step + 1) * ATTND_X86_STEP : 0;
-	uint32_t num = here ? a->num_blocks : a->num_next, b = slot >> w->block_shift;
-	size_t part = (slot & ((1u << w->block_shift) - 1)) / ATTND_X86_STEP * lines;
+	const uint32_t size = w->a->fmt->spec.block_size, parts = size > ATTND_X86_STEP ? size / ATTND_X86_STEP : 1;
+	const uint32_t lines = (uint32_t)(w->a->fmt->tile_bytes / 64 / parts);
 
-	w->runs.num = w->runs.at = w->runs.left = 0;
-	for (size_t at = all * i / a->num_heads, end = all * (i + 1) / a->num_heads, n; at < end; at += n) {
-		uint32_t in = b + (uint32_t)(at / lines);
-
-		n = lines - at % lines < end - at ? lines - at % lines : end - at;
-		if (!list || in >= num)
-			return;
-		w->runs.run[w->runs.num] =
-			(const char *)list[in] + a->head * a->fmt->tile_bytes + (part + at % lines) * 64;
-		w->runs.lines[w->runs.num++] = (uint32_t)n;
-		w->runs.left += (uint32_t)n;
+	for (uint32_t g = 0; g < w->t.groups; g++) {
+		if (g * ATTND_X86_LANES % size != 0 || w->t.next_k[g] == w->t.k[g])
+			continue;
+		w->runs.run[w->runs.num] = w->t.next_k[g];
+		w->runs.lines[w->runs.num++] = lines;
+		w->runs.left += lines;
 	}
 }
 
@@ -558,10 +544,10 @@ static void attend_tile(struct walk *w, uint32_t head, char *packed, bool prefet
 
 	point_at_tile(w, head);
 	w->runs.num = w->runs.at = w->runs.left = 0;
-	if (few && prefetch && w->heads_inside)
-		look_ahead(w, head);
-	else if (prefetch && !few)
+	if (prefetch)
 		point_at_next(w, head);
+	if (few && prefetch)
+		look_ahead(w);
 	point_at_rows(w, head, packed);
 	w->t.fresh = few || is_fresh(w, head);
 	if (w->num_waiting > 0 && (w->t.groups != w->waiting->groups || w->t.position != w->waiting->position))

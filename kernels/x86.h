@@ -27,10 +27,10 @@ enum {
 	ATTND_X86_PANEL = 4,   /* groups or strips that stand in L1 together */
 };
 
-/* Memory to prefetch, in the order in which it lies: runs of lines. */
+/* Memory to prefetch: runs of lines. */
 struct attnd_x86_ahead {
-	const char *run[ATTND_X86_STEP / 16 + 1];
-	uint32_t lines[ATTND_X86_STEP / 16 + 1];
+	const char *run[ATTND_X86_GROUPS];
+	uint32_t lines[ATTND_X86_GROUPS];
 	uint32_t at, num; /* the current run; of all */
 	uint32_t left;	  /* lines of all runs */
 };
