@@ -13,18 +13,18 @@
 #include <stddef.h>
 
 /* One line a feature: bit, name (for --cpu-mask and logs). */
-#define ATTND_CPU_FEATURES(X)                                                               \
-	X(AVX2, "avx2")	    /* with FMA and F16C */                                         \
-	X(AVX512, "avx512") /* F, BW, VL, DQ */                                             \
-	X(AVX512_BF16, "avx512-bf16")                                                       \
-	X(AVX512_FP16, "avx512-fp16")                                                       \
-	X(AVX512_VBMI, "avx512-vbmi")                                                       \
-	X(AVX512_VNNI, "avx512-vnni")                                                       \
-	X(AMX_BF16, "amx-bf16")                                                             \
-	X(SLOW_DPBF16, "slow-dpbf16") /* vdpbf16ps no faster than f32 FMA on this family */ \
-	X(RVV, "rvv")		      /* 1.0 */                                             \
-	X(ZVFH, "zvfh")                                                                     \
-	X(ZVFBFMIN, "zvfbfmin")                                                             \
+#define ATTND_CPU_FEATURES(X)                                                        \
+	X(AVX2, "avx2")	    /* with FMA and F16C */                                  \
+	X(AVX512, "avx512") /* F, BW, VL, DQ */                                      \
+	X(AVX512_BF16, "avx512-bf16")                                                \
+	X(AVX512_FP16, "avx512-fp16")                                                \
+	X(AVX512_VBMI, "avx512-vbmi")                                                \
+	X(AVX512_VNNI, "avx512-vnni")                                                \
+	X(AMX_BF16, "amx-bf16")                                                      \
+	X(SLOW_DPBF16, "slow-dpbf16") /* vdpbf16ps not known to beat f32 FMA here */ \
+	X(RVV, "rvv")		      /* 1.0 */                                      \
+	X(ZVFH, "zvfh")                                                              \
+	X(ZVFBFMIN, "zvfbfmin")                                                      \
 	X(ZVFBFWMA, "zvfbfwma")
 
 enum attnd_cpu_bit {

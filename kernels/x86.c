@@ -20,7 +20,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { PREFETCH_BYTES = 64 * 1024, SPAN = 4 * ATTND_X86_ROWS, FEW_ROWS = 16 };
+enum { PREFETCH_BYTES = 64 * 1024, SPAN = ATTND_X86_SPAN * ATTND_X86_ROWS, FEW_ROWS = 16 };
 
 /* What a query row sees of a step. */
 struct seen {
@@ -48,14 +48,19 @@ struct walk {
 	uint32_t located;   /* the step that `there` holds */
 	uint32_t staged[4]; /* the head, step and groups that isa may keep in t.stage */
 	bool heads_inside;
-	uint32_t first_group; /* of the step */
+	struct attnd_x86_ahead runs; /* few rows: what this tile prefetches */
+	uint32_t set_up;	     /* isa's */
+	uint32_t first_group;	     /* of the step */
 	uint32_t num_seen;
 	bool edge; /* some row does not see some slot */
 	struct seen seen[ATTND_X86_ROWS];
 	uint16_t seen_of[ATTND_X86_ROWS]; /* by query row of the tile: its entry in seen */
 	uint16_t group_of[ATTND_X86_ROWS];
 	char *tile_q, *span_q, *copy_v, *backup;
+	float *s[2]; /* that tiles which wait together use in turn */
 	struct attnd_x86_tile t;
+	struct attnd_x86_tile waiting[ATTND_X86_SPAN]; /* for isa->whole */
+	uint32_t num_waiting;
 };
 
 static size_t take(size_t *used, size_t bytes)
@@ -79,7 +84,7 @@ static size_t lay_out(const struct attnd_kv_format *f, char *base, struct walk *
 	size_t padded = (dims + ATTND_X86_LANES) * ATTND_X86_LANES * sizeof(float);
 	size_t strip = (size_t)ATTND_X86_STEP * ATTND_X86_LANES * sizeof(float);
 	size_t q = take(&n, (SPAN + ATTND_X86_ROWS) * packed_q_bytes(f, sizeof(float)));
-	size_t s = take(&n, (size_t)ATTND_X86_ROWS * ATTND_X86_STEP * sizeof(float));
+	size_t s = take(&n, 2 * (size_t)ATTND_X86_ROWS * ATTND_X86_STEP * sizeof(float));
 	size_t panel = take(&n, ATTND_X86_PANEL * (padded > strip ? padded : strip));
 	size_t stage = take(&n, 2 * ATTND_X86_STEP * ((dims + 31) & ~(size_t)31) * sizeof(uint16_t));
 	size_t copy_v = take(&n, ATTND_X86_STEP * (dims + ATTND_X86_LANES) * attnd_kdtype_bytes(f->spec.dtype));
@@ -89,7 +94,8 @@ static size_t lay_out(const struct attnd_kv_format *f, char *base, struct walk *
 		w->t.q_stride = packed_q_bytes(f, w->isa->q_element);
 		w->tile_q = base + q;
 		w->span_q = w->tile_q + ATTND_X86_ROWS * w->t.q_stride;
-		w->t.s = (float *)(void *)(base + s);
+		w->t.s = w->s[0] = (float *)(void *)(base + s);
+		w->s[1] = w->s[0] + (size_t)ATTND_X86_ROWS * ATTND_X86_STEP;
 		w->t.panel = base + panel;
 		w->t.stage = base + stage;
 		w->copy_v = base + copy_v;
@@ -330,6 +336,22 @@ static void point_at_next(struct walk *w, uint32_t head)
 	}
 }
 
+/* The next tile, block after block, for few rows: a step ahead, or all heads' slices, would push each other out of
+ * L2. */
+static void look_ahead(struct walk *w)
+{
+	const uint32_t size = w->a->fmt->spec.block_size, parts = size > ATTND_X86_STEP ? size / ATTND_X86_STEP : 1;
+	const uint32_t lines = (uint32_t)(w->a->fmt->tile_bytes / 64 / parts);
+
+	for (uint32_t g = 0; g < w->t.groups; g++) {
+		if (g * ATTND_X86_LANES % size != 0 || w->t.next_k[g] == w->t.k[g])
+			continue;
+		w->runs.run[w->runs.num] = w->t.next_k[g];
+		w->runs.lines[w->runs.num++] = lines;
+		w->runs.left += lines;
+	}
+}
+
 static const char *query_at(const struct walk *w, const struct attnd_qrow *row, uint32_t head, uint32_t g)
 {
 	size_t at = (size_t)(head - w->a->head) * w->a->fmt->spec.group + g;
@@ -488,12 +510,26 @@ static void values_at_edge(struct walk *w, uint32_t head)
 	values_alone(w);
 }
 
-static void multiply_tile(struct walk *w, uint32_t head)
+static void run_waiting(struct walk *w)
+{
+	if (w->num_waiting > 0)
+		w->isa->whole(w->waiting, w->num_waiting);
+	w->num_waiting = 0;
+}
+
+static void multiply_tile(struct walk *w, uint32_t head, bool packed)
 {
 	if (w->isa->whole && !w->edge) {
-		w->isa->whole(&w->t);
+		if (!packed)
+			run_waiting(w);
+		w->t.s = w->s[w->num_waiting % 2];
+		w->waiting[w->num_waiting++] = w->t;
+		w->t.s = w->s[0];
+		if (!packed || w->num_waiting == ATTND_X86_SPAN)
+			run_waiting(w);
 		return;
 	}
+	run_waiting(w);
 	w->isa->scores(&w->t);
 	w->isa->softmax(&w->t);
 	if (w->edge)
@@ -504,12 +540,19 @@ static void multiply_tile(struct walk *w, uint32_t head)
 
 static void attend_tile(struct walk *w, uint32_t head, char *packed, bool prefetch)
 {
+	bool few = w->t.rows <= w->isa->keeps_above;
+
 	point_at_tile(w, head);
+	w->runs.num = w->runs.at = w->runs.left = 0;
 	if (prefetch)
 		point_at_next(w, head);
+	if (few && prefetch)
+		look_ahead(w);
 	point_at_rows(w, head, packed);
-	w->t.fresh = is_fresh(w, head);
-	multiply_tile(w, head);
+	w->t.fresh = few || is_fresh(w, head);
+	if (w->num_waiting > 0 && (w->t.groups != w->waiting->groups || w->t.position != w->waiting->position))
+		run_waiting(w);
+	multiply_tile(w, head, packed != NULL);
 }
 
 static void init_format(struct walk *w)
@@ -542,6 +585,10 @@ static void init_walk(struct walk *w)
 	w->located = UINT32_MAX;
 	w->staged[0] = UINT32_MAX;
 	w->t.args = a;
+	w->t.ahead = &w->runs;
+	w->t.set_up = &w->set_up;
+	w->set_up = 0;
+	w->num_waiting = 0;
 	w->t.dynamic = a->fmt->spec.scale == ATTND_K_SCALE_DYNAMIC;
 	w->t.scale = fixed ? attn->sm_scale * attn->k_scale : attn->sm_scale;
 	w->t.v_scale = !fixed ? 1.0f : a->fmt->spec.v_in_k ? attn->k_scale : attn->v_scale;
@@ -558,6 +605,7 @@ static void attend_span(struct walk *w, uint32_t head, uint32_t first, uint32_t 
 		locate_step(w);
 		attend_tile(w, head, w->t.rows == n ? w->span_q + (u - first) * w->t.q_stride : NULL, u == first);
 	}
+	run_waiting(w);
 }
 
 void attnd_x86_attend(const struct attnd_attend_args *a, const struct attnd_x86_isa *isa)

@@ -22,8 +22,17 @@ enum {
 	ATTND_X86_LANES = 16, /* tokens of a K group, dims of a V strip */
 	ATTND_X86_GROUPS = ATTND_X86_STEP / ATTND_X86_LANES,
 	ATTND_X86_ROWS = 64,   /* query rows of a tile */
+	ATTND_X86_SPAN = 4,    /* tiles whose queries and acc stay in L2 together */
 	ATTND_X86_STRIPS = 36, /* head_dim_v <= 576 */
 	ATTND_X86_PANEL = 4,   /* groups or strips that stand in L1 together */
+};
+
+/* Memory to prefetch: runs of lines. */
+struct attnd_x86_ahead {
+	const char *run[ATTND_X86_GROUPS];
+	uint32_t lines[ATTND_X86_GROUPS];
+	uint32_t at, num; /* the current run; of all */
+	uint32_t left;	  /* lines of all runs */
 };
 
 struct attnd_x86_tile {
@@ -59,7 +68,32 @@ struct attnd_x86_tile {
 	char *panel; /* for widened operands */
 	char *stage; /* for a whole step's operands, kept from tile to tile */
 	bool fresh;  /* K and V are not those of the tile before */
+
+	struct attnd_x86_ahead *ahead; /* for isa->keeps_above: this tile's share, while there are few rows */
+	uint32_t *set_up;	       /* the isa's own, 0 when attend begins */
 };
+
+/* Lines for each of `calls` calls of attnd_prefetch_ahead, so that they cover all. */
+static inline uint32_t attnd_ahead_share(const struct attnd_x86_ahead *a, uint32_t calls)
+{
+	return (a->left + calls - 1) / calls;
+}
+
+static inline void attnd_prefetch_ahead(struct attnd_x86_ahead *a, uint32_t lines)
+{
+	while (lines > 0 && a->at < a->num) {
+		uint32_t n = a->lines[a->at] < lines ? a->lines[a->at] : lines;
+		const char *p = a->run[a->at];
+
+		for (uint32_t i = 0; i < n; i++)
+			__builtin_prefetch(p + (size_t)i * 64, 0, 2);
+		a->run[a->at] += (size_t)n * 64;
+		a->lines[a->at] -= n;
+		a->left -= n;
+		a->at += a->lines[a->at] == 0;
+		lines -= n;
+	}
+}
 
 /* One kernel's arithmetic. */
 struct attnd_x86_isa {
@@ -73,10 +107,15 @@ struct attnd_x86_isa {
 	void (*softmax)(const struct attnd_x86_tile *t);
 	/** acc += weights . V for rows [first, first + n). */
 	void (*values)(const struct attnd_x86_tile *t, uint32_t first, uint32_t n);
-	/** All three at once, where every row sees every slot; NULL: one after the other. */
-	void (*whole)(const struct attnd_x86_tile *t);
+	/**
+	 * All three at once, where every row sees every slot, for up to ATTND_X86_SPAN tiles of one
+	 * step and head; all but one alone have their queries side by side. NULL: one after the other.
+	 */
+	void (*whole)(const struct attnd_x86_tile *tiles, uint32_t n);
 	/** Groups come in pairs, the first at an even place in the step; what is beyond the blocks weighs 0. */
 	bool pairs;
+	/** More rows than this keep K and V in t.stage; fewer prefetch t.ahead. 0: neither. */
+	uint32_t keeps_above;
 };
 
 /** The loops of attend. */

@@ -66,18 +66,26 @@ ATTND_INLINE struct attnd_lookup attnd_load_tables(const struct attnd_bytes *t, 
 	};
 }
 
+/* Upper and lower bytes of 64 bytes' bf16. */
+ATTND_INLINE void attnd_look_up(const struct attnd_lookup *l, __m512i x, __m512i *ret_upper, __m512i *ret_lower)
+{
+	/* A look-up ignores bit 7. */
+	__m512i mag = l->int8 ? _mm512_min_epu8(x, _mm512_sub_epi8(_mm512_setzero_si512(), x)) : x;
+	__m512i upper = _mm512_permutex2var_epi8(l->upper[0], mag, l->upper[1]);
+
+	*ret_lower = _mm512_permutex2var_epi8(l->lower[0], mag, l->lower[1]);
+	*ret_upper = _mm512_ternarylogic_epi32(upper, x, _mm512_set1_epi8((char)0x80), 0xf8); /* | (x & sign) */
+}
+
 /*
  * A row of 16 fours of bytes to two rows of bf16 pairs. In each 128-bit part i of four, `first`
  * holds lanes 4i and 4i + 1 and `second` lanes 4i + 2 and 4i + 3, both with their two pairs.
  */
 ATTND_INLINE void attnd_widen_row(const struct attnd_lookup *l, __m512i x, __m512i *ret_first, __m512i *ret_second)
 {
-	/* A look-up ignores bit 7. */
-	__m512i mag = l->int8 ? _mm512_min_epu8(x, _mm512_sub_epi8(_mm512_setzero_si512(), x)) : x;
-	__m512i upper = _mm512_permutex2var_epi8(l->upper[0], mag, l->upper[1]);
-	__m512i lower = _mm512_permutex2var_epi8(l->lower[0], mag, l->lower[1]);
+	__m512i upper, lower;
 
-	upper = _mm512_ternarylogic_epi32(upper, x, _mm512_set1_epi8((char)0x80), 0xf8); /* upper | (x & sign) */
+	attnd_look_up(l, x, &upper, &lower);
 	*ret_first = _mm512_unpacklo_epi8(lower, upper);
 	*ret_second = _mm512_unpackhi_epi8(lower, upper);
 }

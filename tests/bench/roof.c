@@ -21,7 +21,7 @@ const struct read_variant read_variants[] = {
 };
 const int num_read_variants = sizeof(read_variants) / sizeof(read_variants[0]);
 
-const char *const peak_names[PEAKS] = {"f32 FMA AVX2", "f32 FMA AVX-512", "vdpbf16ps"};
+const char *const peak_names[PEAKS] = {"f32 FMA AVX2", "f32 FMA AVX-512", "vdpbf16ps", "tdpbf16ps"};
 
 enum { LINE = 64, STRIDE = 4 * LINE };
 
@@ -154,20 +154,49 @@ DEFINE_PEAK(dpbf16, BF16, __m512, _mm512_setzero_ps(),
 	    _mm512_dpbf16_ps(x[i], (__m512bh)_mm512_set1_epi32(0x3f803f80), (__m512bh)_mm512_set1_epi32(0x3c003c00)),
 	    "v")
 
+/* Six sums in registers of 16 x 16, from the same two operands; zeros take as long as anything. */
+__attribute__((target("amx-tile,amx-bf16"))) static void amx(uint32_t loops)
+{
+	struct {
+		uint8_t palette, start, reserved[14];
+		uint16_t bytes[16];
+		uint8_t rows[16];
+	} c __attribute__((aligned(64))) = {.palette = 1};
+
+	for (int i = 0; i < 8; i++) {
+		c.bytes[i] = 64;
+		c.rows[i] = 16;
+	}
+	__asm__ volatile("" : : "m"(c) : "memory"); /* the intrinsic does not say what it reads */
+	_tile_loadconfig(&c);
+	for (uint32_t n = 0; n < loops; n++) {
+		_tile_dpbf16ps(0, 6, 7);
+		_tile_dpbf16ps(1, 6, 7);
+		_tile_dpbf16ps(2, 6, 7);
+		_tile_dpbf16ps(3, 6, 7);
+		_tile_dpbf16ps(4, 6, 7);
+		_tile_dpbf16ps(5, 6, 7);
+	}
+	_tile_release();
+}
+
 int peak_supported(enum peak p, uint64_t features)
 {
-	static const uint64_t need[PEAKS] = {ATTND_CPU(AVX2), ATTND_CPU(AVX512), ATTND_CPU(AVX512_BF16)};
+	static const uint64_t need[PEAKS] = {ATTND_CPU(AVX2), ATTND_CPU(AVX512), ATTND_CPU(AVX512_BF16),
+					     ATTND_CPU(AMX_BF16)};
 
 	return (features & need[p]) != 0;
 }
 
 double peak_run(enum peak p, uint32_t loops)
 {
-	static void (*const run[PEAKS])(uint32_t) = {fma_avx2, fma_avx512, dpbf16};
-	static const int flops[PEAKS] = {16, 32, 64};
+	static void (*const run[PEAKS])(uint32_t) = {fma_avx2, fma_avx512, dpbf16, amx};
+	static const int flops[PEAKS] = {CHAINS * 16, CHAINS * 32, CHAINS * 64, 6 * 16 * 16 * 32 * 2};
 
+	/* A loop of the matrix unit is about 14 times as long. */
+	loops = p == PEAK_AMX ? loops / 14 + 1 : loops;
 	run[p](loops);
-	return (double)loops * (double)CHAINS * flops[p];
+	return (double)loops * flops[p];
 }
 
 #else

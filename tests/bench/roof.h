@@ -27,7 +27,7 @@ extern const int num_read_variants;
 void read_pieces(const struct read_variant *v, const void *const *pieces, size_t from, size_t to, size_t num,
 		 size_t bytes);
 
-enum peak { PEAK_FMA_AVX2, PEAK_FMA_AVX512, PEAK_DPBF16, PEAKS };
+enum peak { PEAK_FMA_AVX2, PEAK_FMA_AVX512, PEAK_DPBF16, PEAK_AMX, PEAKS };
 extern const char *const peak_names[PEAKS];
 
 /** Can this CPU run it? */
