@@ -95,6 +95,13 @@ int attnd_connect(attnd_t **ret, const struct attnd_connect_options *options);
 void attnd_disconnect(attnd_t *a);
 
 /**
+ * End the session as attnd_disconnect does, but leave `a` and its arena memory, for callers whose
+ * memory somebody still looks at. Calls answer -ESHUTDOWN from then on; attnd_disconnect is due all
+ * the same. In a forked child it does nothing.
+ */
+void attnd_shutdown(attnd_t *a);
+
+/**
  * Start a private daemon in a temporary directory, connect to it, and let it end when this
  * connection is closed or its process ends. For tests, benches and notebooks. `args` is a
  * NULL-terminated list of further daemon flags ("--pool-size", "64M", ...) or NULL. The daemon is
@@ -354,6 +361,27 @@ int attnd_decode_once(attnd_t *a, uint32_t cache, const struct attnd_row *rows, 
 		      const struct attnd_attend *job, struct attnd_row_status *ret_status);
 int attnd_extend_once(attnd_t *a, uint32_t cache, const struct attnd_row *rows, uint32_t num_rows,
 		      const struct attnd_attend *job, struct attnd_row_status *ret_status);
+
+/** Rows of heads anywhere in the caller's memory; a head's values are contiguous. Strides in bytes; 0: contiguous. */
+struct attnd_rows {
+	void *data;
+	uint64_t token_stride, head_stride;
+};
+
+/** A layer whose q, k, v and out are not arena memory. */
+struct attnd_copied {
+	struct attnd_attend job; /* its buffers: arena memory for num_tokens, contiguous, used by this call only */
+	uint32_t num_tokens;	 /* of all rows of the plan */
+	int decode;		 /* 1: every row has one token */
+	struct attnd_rows q, k, v, out;
+};
+
+/**
+ * Copy q, k, v in, run the layer, wait, copy out back. What the job's flags leave out is not looked
+ * at. The parameter set has no strides of its own. *ret_job (may be NULL) is the job once it was
+ * submitted: after -ETIMEDOUT its buffers are still the daemon's, and it may be waited for again.
+ */
+int attnd_attend_copied(attnd_t *a, const struct attnd_copied *copied, attnd_job_t *ret_job);
 
 /* ---- K and V as data ---- */
 

@@ -244,6 +244,8 @@ int cl_reconnect(struct attnd *a)
 	uint64_t until = attnd_now_ns() + a->timeout_ns;
 	int rc;
 
+	if (a->ended)
+		return cl_fail_text(a, -ESHUTDOWN, "attnd_shutdown has ended this connection");
 	do {
 		rc = cl_dial(a, until);
 		if (!rc) {
@@ -328,6 +330,16 @@ void attnd_disconnect(attnd_t *a)
 	}
 	destroy(a);
 	cl_private_destroy(p);
+}
+
+void attnd_shutdown(attnd_t *a)
+{
+	if (cl_forked(a))
+		return;
+	cl_lost(a);
+	a->ended = true;
+	cl_private_destroy(a->private_daemon);
+	a->private_daemon = NULL;
 }
 
 const char *attnd_socket(const attnd_t *a)

@@ -314,6 +314,7 @@ struct attnd {
 	uint32_t room;	   /* entries that may be in flight */
 	bool armed;	   /* cq_waiting is 2 */
 	bool planned;	   /* a plan was sent since the last reconnection */
+	bool ended;	   /* by attnd_shutdown: not made again */
 	uint32_t epoch;	   /* reconnections so far */
 	uint64_t alive_ns; /* when a completion or a look at the socket last said so; coarse */
 	struct cl_jobs jobs;

@@ -353,15 +353,16 @@ static int find_variable(const char *name, size_t length, size_t *ret)
 
 static int load_env(struct loader *l, char *const env[])
 {
-	/* The client library's own, which a daemon started beside it may inherit. */
-	static const char client[] = "ATTND_DAEMON=";
+	/* The client libraries' own, which a daemon started beside them may inherit. */
+	static const char daemon[] = "ATTND_DAEMON=", library[] = "ATTND_LIBRARY=";
 
 	for (; *env; env++) {
 		const char *equals = strchr(*env, '=');
 		size_t i;
 		char where[80];
 
-		if (strncmp(*env, "ATTND_", 6) != 0 || !equals || strncmp(*env, client, sizeof(client) - 1) == 0)
+		if (strncmp(*env, "ATTND_", 6) != 0 || !equals || strncmp(*env, daemon, sizeof(daemon) - 1) == 0 ||
+		    strncmp(*env, library, sizeof(library) - 1) == 0)
 			continue;
 		snprintf(where, sizeof(where), "variable %.*s", (int)(equals - *env), *env);
 		if (find_variable(*env, (size_t)(equals - *env), &i) == 0)

@@ -252,6 +252,27 @@ static void scratch_does_not_grow(void **state)
 	attnd_disconnect(a);
 }
 
+static void memory_outlives_a_shutdown(void **state)
+{
+	struct fake *f = *state;
+	attnd_t *a = fake_connect(f, NULL);
+	attnd_job_t job;
+	unsigned char *p;
+
+	assert_int_equal(attnd_alloc(a, MIB, (void **)&p), 0);
+	FAKE_HOW(f, hold, true);
+	assert_int_equal(attnd_ping_async(a, 0, &job), 0);
+	attnd_shutdown(a);
+	attnd_shutdown(a);
+	memset(p, 5, MIB);
+	assert_int_equal(attnd_wait(a, job, NULL), -ECONNRESET);
+	assert_int_equal(attnd_ping(a, 0), -ESHUTDOWN);
+	assert_non_null(strstr(attnd_strerror(a, -ESHUTDOWN), "attnd_shutdown"));
+	assert_int_equal(attnd_reserve(a, MIB), -ESHUTDOWN);
+	attnd_free(a, p);
+	attnd_disconnect(a);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -267,6 +288,7 @@ int main(void)
 		FAKE_TEST(free_waits_beyond_a_timeout),
 		FAKE_TEST(loss_frees_what_waited),
 		FAKE_TEST(scratch_does_not_grow),
+		FAKE_TEST(memory_outlives_a_shutdown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

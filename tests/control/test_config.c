@@ -113,7 +113,8 @@ static void test_order(void **state)
 	struct config cfg;
 
 	(void)state;
-	accept(&cfg, text, LIST("ATTND_POOL_SIZE=128M", "ATTND_MAX_SESSIONS=11", "HOME=/", "ATTND_DAEMON=/x"),
+	accept(&cfg, text,
+	       LIST("ATTND_POOL_SIZE=128M", "ATTND_MAX_SESSIONS=11", "HOME=/", "ATTND_DAEMON=/x", "ATTND_LIBRARY=/y"),
 	       LIST("--pool-size", "256M", "--spin-us=5"));
 	assert_int_equal(cfg.pool_size, 256 << 20);
 	assert_int_equal(cfg.source[CONFIG_KEY_pool_size], CONFIG_FROM_FLAG);

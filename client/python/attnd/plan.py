@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans and their jobs.
+
+In: rows of tokens, addresses of q, k, v, out. Out: attention outputs. Next: libattnd.
+
+A plan is made once a step, a `Layer` once a model: its struct is built beforehand, so that a job
+costs two calls and no copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from ctypes import byref, c_uint64
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from . import _lib
+from .connection import Job, microseconds
+from .errors import Error
+from .memory import address_of, as_tokens
+from .sequence import Sequence
+
+if TYPE_CHECKING:
+    from .cache import Cache, Params
+
+
+class Row(NamedTuple):
+    """A sequence's tokens of this step.
+
+    `sequence`: a Sequence, or the key of one (then `start` is needed). `start` is absolute: the
+    sequence's length unless given; lower rolls back. `publish_upto`: others may see the tokens
+    below once the plan has ended; all of the row unless given. `mask`: which of the row's own
+    tokens each sees, bool [n, n] (tree drafts). `causal` False: for jobs that are not.
+    """
+
+    sequence: Sequence | int
+    tokens: Any
+    start: int | None = None
+    publish_upto: int | None = None
+    mask: Any = None
+    causal: bool = True
+
+
+def _mask_words(mask: Any, n: int) -> np.ndarray[Any, Any]:
+    """bool [n, n] as rows of 64-bit words, LSB first."""
+    m = np.asarray(mask, bool)
+    if m.shape != (n, n):
+        raise ValueError(f"a mask of {n} tokens is [{n}, {n}], not {list(m.shape)}")
+    words = np.zeros((n, (n + 63) // 64 * 8), np.uint8)
+    packed = np.packbits(m, axis=1, bitorder="little")
+    words[:, : packed.shape[1]] = packed
+    return words.view(np.uint64)
+
+
+def rows_of(rows: Seq[Row]) -> tuple[np.ndarray[Any, Any], tuple[Any, ...]]:
+    """The rows as the library's structs, and what they point to."""
+    table = np.zeros(len(rows), Plan.ROW)
+    keep: list[Any] = []
+    for i, row in enumerate(rows):
+        tokens = as_tokens(row.tokens)
+        known = isinstance(row.sequence, Sequence)
+        if row.start is None and not known:
+            raise ValueError("a row that names its sequence by key needs a start")
+        start = row.sequence.length if row.start is None else row.start  # type: ignore[union-attr]
+        mask = None if row.mask is None else _mask_words(row.mask, len(tokens))
+        keep += [tokens, mask]
+        table[i] = (
+            row.sequence.key if known else row.sequence,  # type: ignore[union-attr]
+            start,
+            tokens.ctypes.data,
+            len(tokens),
+            0 if row.causal else _lib.ROW_NONCAUSAL,
+            start + len(tokens) if row.publish_upto is None else row.publish_upto,
+            0 if mask is None else mask.ctypes.data,
+        )
+    return table, tuple(keep)
+
+
+class Plan:
+    """One step of a batch; made by `Cache.plan`.
+
+    `status` is a NumPy array with a field `status` (0 or a negative errno) and `cached` (of the
+    row's tokens, how many were cached already: their k and v are ignored) of each row, valid once
+    the plan was waited for.
+    """
+
+    ROW: np.dtype[Any] = np.dtype(
+        [
+            ("key", "u8"),
+            ("start", "u8"),
+            ("tokens", "u8"),
+            ("num_tokens", "u4"),
+            ("flags", "u4"),
+            ("publish_upto", "u8"),
+            ("mask", "u8"),
+        ]
+    )
+    STATUS = np.dtype([("status", "i4"), ("cached", "u4")])
+
+    __slots__ = ("cache", "connection", "job", "num_rows", "num_tokens", "rows", "status", "tag", "_keep", "_sequences")
+
+    def __init__(
+        self,
+        cache: Cache,
+        rows: np.ndarray[Any, Any],
+        keep: tuple[Any, ...],
+        *,
+        tag: int | None = None,
+        sequences: Seq[Sequence | int] = (),
+    ) -> None:
+        self.cache = cache
+        self.connection = cache.connection
+        self.tag = self.connection.new_tag() if tag is None else tag
+        self.rows = rows
+        self.num_rows = len(rows)
+        self.num_tokens = int(rows["num_tokens"].sum())
+        self.status = np.zeros(len(rows), Plan.STATUS)
+        self.job: Job | None = None
+        self._keep = keep
+        self._sequences = sequences
+
+    def __repr__(self) -> str:
+        return f"attnd.Plan(tag={self.tag}, rows={self.num_rows}, tokens={self.num_tokens})"
+
+    def submit(self, *, wait: bool, strict: bool, deadline: float | None) -> None:
+        c = self.connection
+        with c._lock:
+            c.sweep()
+            arguments = (
+                self.tag,
+                self.cache.id,
+                self.rows.ctypes.data,
+                self.num_rows,
+                self.status.ctypes.data,
+                microseconds(deadline),
+            )
+            if wait:
+                c.call(c._lib.attnd_plan, *arguments)
+                self._accepted(strict)
+            else:
+                self.job = c.submit(c._lib.attnd_plan_async, *arguments, keep=self)
+
+    def wait(self, strict: bool = True) -> np.ndarray[Any, Any]:
+        """The plan's outcome, if it was made without waiting; raises the first refused row's error if `strict`."""
+        if self.job is not None:
+            job, self.job = self.job, None
+            self.connection.wait(job)
+            self._accepted(strict)
+        elif strict:
+            self.raise_refused()
+        return self.status
+
+    def _accepted(self, strict: bool) -> None:
+        refused = bool(self.status["status"].any())
+        for i, s in enumerate(self._sequences):
+            if isinstance(s, Sequence) and not (refused and self.status["status"][i]):
+                row = self.rows[i]
+                s.length = int(row["start"]) + int(row["num_tokens"])
+        if refused and strict:
+            self.raise_refused()
+
+    def refused(self) -> list[tuple[int, Error]]:
+        """Rows that have no place in this step: their number and why. Their out is zero."""
+        return [
+            (int(i), self.connection.failure(int(self.status["status"][i])))
+            for i in np.flatnonzero(self.status["status"])
+        ]
+
+    def raise_refused(self) -> None:
+        for i, failure in self.refused():
+            failure.add_note(f"row {i} of the plan")
+            raise failure
+
+    @property
+    def decodes(self) -> bool:
+        """True if every row has one token."""
+        return self.num_tokens == self.num_rows
+
+    def end(self) -> None:
+        """Drop it without its last job; sequences keep the length they had (or were rolled back to)."""
+        self.connection.call(self.connection._lib.attnd_plan_end, self.tag)
+        for i, s in enumerate(self._sequences):
+            if isinstance(s, Sequence) and not self.status["status"][i]:
+                s.length = int(self.rows[i]["start"])
+
+
+class Layer:
+    """One layer's job, built once and run once a step.
+
+    `q`, `k`, `v`, `out`, `lse` are arena memory: Arrays, views of them, or addresses. They may be
+    exchanged between jobs (`bind`). `last`: ends the plan. `src_layer`: bring no k and v, attend to
+    those of that layer, written in the same plan. Without `out` it only stores.
+    """
+
+    __slots__ = (
+        "connection",
+        "_c",
+        "_decode",
+        "_extend",
+        "_flags",
+        "_job",
+        "_lock",
+        "_pointer",
+        "_ref",
+        "_ret",
+        "_wait",
+        "_handle",
+    )
+
+    def __init__(
+        self,
+        params: Params,
+        layer: int,
+        *,
+        q: Any = None,
+        k: Any = None,
+        v: Any = None,
+        out: Any = None,
+        lse: Any = None,
+        last: bool = False,
+        src_layer: int | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        self.connection = params.cache.connection
+        self._flags = (_lib.LAST if last else 0) | (_lib.NO_KV if src_layer is not None else 0)
+        self._c = _lib.Attend(
+            params=params.id, layer=layer, src_layer=src_layer or 0, deadline_us=microseconds(deadline)
+        )
+        self._ref = byref(self._c)
+        self._job = c_uint64()
+        self._ret = byref(self._job)
+        library = self.connection._lib
+        self._decode = library.attnd_decode
+        self._extend = library.attnd_extend
+        self._wait = library.attnd_wait
+        self._lock = self.connection._lock
+        self._handle = self.connection.handle
+        self._pointer = self._handle.pointer
+        self.bind(q, k, v, out, lse)
+
+    def bind(self, q: Any = None, k: Any = None, v: Any = None, out: Any = None, lse: Any = None) -> None:
+        """Other memory for the jobs to come."""
+        c = self._c
+        c.q, c.k, c.v, c.out, c.lse = map(address_of, (q, k, v, out, lse))
+        c.flags = self._flags | (0 if c.out else _lib.NO_OUT)
+
+    def _submit(self, function: Any, plan: Plan | int) -> Job:
+        connection = self.connection
+        with self._lock:
+            connection.handle  # raises when it was closed
+            self._c.plan = plan if isinstance(plan, int) else plan.tag
+            rc = function(self._pointer, self._ref, self._ret)
+            if rc:
+                raise connection.failure(rc)
+            if connection._async is not None:
+                connection._async.touch()
+            return self._job.value
+
+    def decode(self, plan: Plan | int) -> Job:
+        """Submit; every row of the plan has one token. `Connection.wait` waits for it."""
+        return self._submit(self._decode, plan)
+
+    def extend(self, plan: Plan | int) -> Job:
+        """Submit; rows of any length."""
+        return self._submit(self._extend, plan)
+
+    def run(self, plan: Plan) -> None:
+        """Submit and wait."""
+        job = self._submit(self._decode if plan.num_tokens == plan.num_rows else self._extend, plan)
+        connection = self.connection
+        if connection._async is not None:
+            connection.wait(job)
+            return
+        with self._lock:
+            rc = self._wait(self._pointer, job, None)
+            if rc:
+                raise connection.failure(rc)
+
+
+class Staging:
+    """Arena buffers that the layers of a model copy through, one behind the other."""
+
+    def __init__(self, params: Params, max_tokens: int) -> None:
+        self.params = params
+        self.max_tokens = 0
+        self.ensure(max_tokens)
+
+    def ensure(self, num_tokens: int) -> None:
+        """Room for plans of so many tokens."""
+        if num_tokens <= self.max_tokens:
+            return
+        p, c = self.params, self.params.cache
+        a = c.connection
+        self.q = a.empty((num_tokens, c.num_heads, c.head_dim), p.q_dtype)
+        self.k = a.empty((num_tokens, c.num_kv_heads, c.head_dim), p.kv_dtype)
+        self.v = None if c.v_in_k else a.empty((num_tokens, c.num_kv_heads, c.head_dim_v), p.kv_dtype)
+        self.out = a.empty((num_tokens, c.num_heads, c.head_dim_v), p.out_dtype)
+        self.max_tokens = num_tokens
+
+
+def _rows(into: _lib.Rows, x: Any) -> None:
+    """Where a tensor or array [tokens, heads, dim] has its rows."""
+    if hasattr(x, "data_ptr"):
+        into.data = x.data_ptr()
+        token, head, dim = x.stride()
+        size = x.element_size()
+        into.token_stride, into.head_stride = token * size, head * size
+        dim *= size
+    else:
+        into.data = x.ctypes.data
+        into.token_stride, into.head_stride, dim = x.strides
+        size = x.itemsize
+    if dim != size:
+        raise ValueError("the values of a head are contiguous")
+
+
+class CopiedLayer:
+    """One layer's job whose q, k, v and out are any memory: one call copies, runs, waits and copies back.
+
+    For engines that do not choose where their tensors lie. `store_only`: no q, no out. `src_layer`:
+    no k, no v.
+    """
+
+    __slots__ = ("params", "staging", "_c", "_call", "_ref")
+
+    def __init__(
+        self,
+        params: Params,
+        layer: int,
+        staging: Staging,
+        *,
+        last: bool = False,
+        src_layer: int | None = None,
+        store_only: bool = False,
+        deadline: float | None = None,
+    ) -> None:
+        self.params = params
+        self.staging = staging
+        self._c = _lib.Copied()
+        job = self._c.job
+        job.params, job.layer, job.src_layer = params.id, layer, src_layer or 0
+        job.flags = (
+            (_lib.LAST if last else 0)
+            | (_lib.NO_KV if src_layer is not None else 0)
+            | (_lib.NO_OUT if store_only else 0)
+        )
+        job.deadline_us = microseconds(deadline)
+        self._ref = byref(self._c)
+        self._call = params.cache.connection._lib.attnd_attend_copied
+
+    def run(self, plan: Plan, q: Any = None, k: Any = None, v: Any = None, out: Any = None) -> None:
+        """Tensors or arrays [tokens, heads, dim] of the parameter set's types, in the plan's order of tokens."""
+        c, job, s = self._c, self._c.job, self.staging
+        connection = self.params.cache.connection
+        n = plan.num_tokens
+        with connection._lock:
+            s.ensure(n)
+            job.plan = plan.tag
+            c.num_tokens = n
+            c.decode = n == plan.num_rows
+            for name, x, at in (("q", q, s.q), ("k", k, s.k), ("v", v, s.v), ("out", out, s.out)):
+                rows = getattr(c, name)
+                if x is None or at is None:
+                    rows.data = None
+                    continue
+                if len(x) < n:
+                    raise ValueError(f"{name} has {len(x)} tokens, the plan {n}")
+                _rows(rows, x)
+                setattr(job, name, at.address)
+            connection.call(self._call, self._ref, None)
