@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 REPEATS = 20  # of one step: a daemon that goes each time is not going to serve
 RECOMPUTE_TOKENS = 4096  # of one forward that fills in what is missing
+THREADED_TOKENS = 64  # from here on copies are torch's, with all its threads
 
 
 # ---- Beginning ----
@@ -180,21 +180,29 @@ class AttndKVPool(NoOpMHATokenToKVPool):
 # ---- Serving ----
 
 
-class Arena:
-    """q, k, v and out of one layer of a step."""
+class LayerJob:
+    """One attention layer: its job with q, k, v and out as they come, and with them in the arena."""
 
-    def __init__(self, session: Session, tokens: int, dtype: torch.dtype) -> None:
-        c = session.cache
-        kind = str(dtype).removeprefix("torch.")
-        make: Callable[[int, int], Any] = lambda heads, dim: session.connection.empty((tokens, heads, dim), kind)  # noqa: E731
-        self.tokens = tokens
-        self.arrays = {
-            "q": make(c.num_heads, c.head_dim),
-            "k": make(c.num_kv_heads, c.head_dim),
-            "v": make(c.num_kv_heads, c.head_dim_v),
-            "out": make(c.num_heads, c.head_dim_v),
-        }
-        self.q, self.k, self.v, self.out = (a.torch() for a in self.arrays.values())
+    def __init__(self, params: attnd.Params, layer: int, staging: attnd.Staging, **kind: Any) -> None:
+        self.staging = staging
+        self.copied = attnd.CopiedLayer(params, layer, staging, **kind)
+        self.direct = attnd.Layer(params, layer, **kind)
+        self._of: Any = None
+
+    def run(self, plan: attnd.Plan, q: Any, k: Any, v: Any, out: Any) -> None:
+        n = len(q)
+        if n < THREADED_TOKENS:
+            self.copied.run(plan, q, k, v, out)
+            return
+        s = self.staging
+        if self._of is not s.q:  # it has grown
+            self._of = s.q
+            self.direct.bind(s.q, s.k, s.v, s.out)
+        for to, x in ((s.q, q), (s.k, k), (s.v, v)):
+            if x is not None:
+                to.torch()[:n].copy_(x)
+        self.direct.run(plan)
+        out.copy_(s.out.torch()[:n])
 
 
 class WatchedWeights:
@@ -224,8 +232,8 @@ class AttndBackend(AttentionBackend):
         self.runner = runner
         self.generation = runner.req_to_token_pool.req_generation
         self.layers = attention_layers(runner.model)
-        self.jobs: dict[int, attnd.Layer] = {}
-        self.arena: Arena | None = None
+        self.jobs: dict[int, LayerJob] = {}
+        self.staging: attnd.Staging | None = None
         self.step: Step | None = None
         self._next: Step | None = None
         self._forward_of_sglang = runner.forward
@@ -273,16 +281,11 @@ class AttndBackend(AttentionBackend):
             return
         step, self._next = self._next, None
         self.step = step or self._step(batch)
-        self._room(len(self.step.tokens))
+        if self.staging is not None and self.staging.max_tokens < len(self.step.tokens):
+            self.staging.ensure(1 << (len(self.step.tokens) - 1).bit_length())
         self.session.begin(self.step)
 
-    def _room(self, tokens: int) -> None:
-        if self.arena is None or self.arena.tokens < tokens:
-            self.arena = Arena(self.session, max(256, 1 << (tokens - 1).bit_length()), self.runner.dtype)
-            for job in self.jobs.values():
-                job.bind(**self.arena.arrays)
-
-    def _job(self, layer: RadixAttention, brings_kv: bool, sinks: Any) -> attnd.Layer:
+    def _job(self, layer: RadixAttention, brings_kv: bool, sinks: Any) -> LayerJob:
         window = layer.sliding_window_size
         params = self.session.cache.params(
             sm_scale=layer.scaling,
@@ -291,14 +294,10 @@ class AttndBackend(AttentionBackend):
             q_dtype=str(self.runner.dtype).removeprefix("torch."),
             sinks=sinks,
         )
-        assert self.arena is not None
-        return attnd.Layer(
-            params,
-            layer.layer_id,
-            last=layer is self.layers[-1],
-            src_layer=None if brings_kv else layer.layer_id,
-            **self.arena.arrays,
-        )
+        if self.staging is None:
+            self.staging = attnd.Staging(params, 256)
+        last = layer is self.layers[-1]
+        return LayerJob(params, layer.layer_id, self.staging, last=last, src_layer=None if brings_kv else layer.layer_id)
 
     def forward_decode(
         self,
@@ -313,22 +312,20 @@ class AttndBackend(AttentionBackend):
     ) -> torch.Tensor:
         if kwargs or (k is not None) != save_kv_cache:
             raise NotImplementedError(f"attnd: layer {layer.layer_id} with {sorted(kwargs)}, {save_kv_cache=}")
-        step, arena = self.step, self.arena
-        assert step is not None and arena is not None
-        n = q.shape[0]
+        step = self.step
+        assert step is not None
+        n = len(q)
         if n != len(step.tokens):
             raise RuntimeError(f"attnd: {n} rows of q in a step of {len(step.tokens)} tokens")
-        out = q.new_empty((n, layer.tp_q_head_num, layer.v_head_dim))
         job = self.jobs.get(id(layer))
         if job is None:
             job = self.jobs[id(layer)] = self._job(layer, k is not None, sinks)
-        arena.q[:n].copy_(q.view(n, layer.tp_q_head_num, layer.qk_head_dim))
+        q = q.reshape(n, layer.tp_q_head_num, layer.qk_head_dim)
         if k is not None and v is not None:
-            arena.k[:n].copy_(k.view(n, layer.tp_k_head_num, layer.qk_head_dim))
-            arena.v[:n].copy_(v.view(n, layer.tp_v_head_num, layer.v_head_dim))
-        if self.session.run(step, job):
-            out.copy_(arena.out[:n])
-        else:
+            k = k.reshape(n, layer.tp_k_head_num, layer.qk_head_dim)
+            v = v.reshape(n, layer.tp_v_head_num, layer.v_head_dim)
+        out = q.new_empty((n, layer.tp_q_head_num, layer.v_head_dim))
+        if not self.session.run(step, job.run, q, k, v, out):
             out.zero_()
         if layer is self.layers[-1]:
             self.session.end(step)

@@ -11,6 +11,7 @@ them use the same hit and notice the same loss.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import secrets
 import time
@@ -29,12 +30,20 @@ Agree = Callable[[Seq[int]], list[int]]
 
 RECONNECT_SECONDS = 60.0  # that a step waits for a daemon that is being restarted
 SALT_BYTES = 16
-LOST = (attnd.ConnectionLost, attnd.NoDaemon)
+LONGEST_SALT = 1024
+LOST = (attnd.ConnectionLost, attnd.NoDaemon, attnd.Stale)
 
 
 def alone(numbers: Seq[int]) -> list[int]:
     """The agreement of one rank."""
     return list(numbers)
+
+
+def salt_bytes(epoch: bytes, salt: str | None) -> bytes:
+    """Epoch and salt, each with its length."""
+    parts = (epoch, b"" if salt is None else b"\1" + salt.encode())
+    whole = b"".join(len(p).to_bytes(4, "little") + p for p in parts)
+    return whole if len(whole) <= LONGEST_SALT else hashlib.blake2b(whole).digest()
 
 
 class Held:
@@ -82,7 +91,8 @@ class Session:
         self.connection = connection
         self.cache = cache
         self.agree = agree
-        self.epoch: bytes | None = None  # None: that of the weights on disk, shared with other engines
+        self.tokens = 0  # granted
+        self.epoch = b""  # empty: that of the weights on disk, shared with other engines
         self.waiting: dict[str, Held] = {}  # by request, until a row is theirs
         self.rows: dict[Hashable, Held] = {}
         self.hits = self.asked = self.recovered = 0
@@ -94,12 +104,11 @@ class Session:
         number = self._namespaces.get(fields)
         if number is None:
             extra, salt = fields
-            if self.epoch is None and not extra and not salt:
-                number = 0
-            else:
+            number = 0
+            if extra or salt or self.epoch:
                 number = self.connection.namespace(
                     adapter=extra.encode() if extra else None,
-                    salt=(self.epoch or b"") + (salt or "").encode() if self.epoch or salt else None,
+                    salt=salt_bytes(self.epoch, salt) if salt or self.epoch else None,
                 )
             self._namespaces[fields] = number
         return number
@@ -203,11 +212,11 @@ class Session:
         except LOST as e:
             step.lost = e
 
-    def run(self, step: Step, layer: Any) -> bool:
+    def run(self, step: Step, job: Callable[..., None], *tensors: Any) -> bool:
         """One layer's job. False: its output is not to be used, the step will be repeated."""
         if step.lost is None:
             try:
-                layer.run(step.plan)
+                job(step.plan, *tensors)
             except LOST as e:
                 step.lost = e
         return step.lost is None
