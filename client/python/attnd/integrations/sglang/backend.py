@@ -350,10 +350,17 @@ class AttndBackend(AttentionBackend):
             tokens = np.concatenate([h.known[s : s + n] for h, s, n in zip(held, starts, counts, strict=True)])
             again = Step(held, starts, counts, tokens)
             self._next = again
-            self.runner._forward_raw(self._extend_batch(batch, rows, again), None)
+            extend = self._extend_batch(batch, rows, again)
+            self._adapters_of(extend)
+            self.runner._forward_raw(extend, None)
+            self._adapters_of(batch)
             if not self.session.settled(again):
                 return False
         return True
+
+    def _adapters_of(self, batch: ForwardBatch) -> None:
+        if self.runner.lora_manager is not None:
+            self.runner.lora_manager.prepare_lora_batch(batch)
 
     def _extend_batch(self, batch: ForwardBatch, rows: list[int], step: Step) -> ForwardBatch:
         """A batch of SGLang's that extends these rows, for its KV only."""
@@ -380,6 +387,10 @@ class AttndBackend(AttentionBackend):
         b.extend_seq_lens_cpu = step.counts
         b.extend_logprob_start_lens_cpu = step.counts
         b.extend_input_logprob_token_ids_gpu = None
+        b.global_num_token_non_padded_cpu = n
+        if b.global_num_token_non_padded is not None:
+            b.global_num_token_non_padded = torch.tensor(n, dtype=torch.int32)
+        b.next_token_logits_buffer = None
         b.return_logprob = False
         b.top_logprobs_nums = b.token_ids_logprobs = None
         b.input_embeds = b.replace_embeds = b.replace_positions = None
@@ -387,6 +398,4 @@ class AttndBackend(AttentionBackend):
         b.rids = [batch.rids[i] for i in rows] if batch.rids else None
         if batch.lora_ids is not None:
             b.lora_ids = [batch.lora_ids[i] for i in rows]
-        if self.runner.lora_manager is not None:
-            self.runner.lora_manager.prepare_lora_batch(b)
         return b

@@ -254,11 +254,12 @@ class Session:
         logger.warning("attnd: a step is repeated: %s", why or "another rank lost the daemon")
         self.forget_all()
         held = list(self.rows.values())
+        before = sum(h.length for h in held)
         lengths = self._patiently(lambda: self._reopen(held))
         for h, n in zip(held, lengths, strict=True):
             h.length = n
         self.recovered += 1
-        logger.warning("attnd: %d of %d tokens are still cached", sum(lengths), sum(len(h.known) for h in held))
+        logger.warning("attnd: %d of %d tokens are still cached", sum(lengths), before)
 
     def _reopen(self, held: list[Held]) -> list[int]:
         self.connection.ping()
