@@ -6,14 +6,17 @@
 check-engines: check-engines-sglang
 bench-engines: bench-engines-sglang
 
-ENGINE_TESTS ?=
-sglang_tests = $(call chosen_engine,$(sort $(wildcard tests/engines/sglang/test_*.py)))
-chosen_engine = $(if $(ENGINE_TESTS),$(foreach t,$(1),$(if $(strip $(foreach p,$(ENGINE_TESTS),$(findstring $(p),$(t)))),$(t))),$(1))
+sglang_files = $(sort $(wildcard tests/engines/sglang/test_*.py))
+sglang_tests = $(if $(ENGINE_TESTS),$(foreach t,$(sglang_files),$(if $(strip $(foreach p,$(ENGINE_TESTS),$(findstring $(p),$(t)))),$(t))),$(sglang_files))
+sglang_env = $(engines_env) PLUGIN='$(abspath $(O))/engines/sglang'
 
-check-engines-sglang: all
-	$(Q)tests/engines/sglang/venv.sh '$(ENGINES)/sglang' client/python
-	$(Q)$(engines_env) prove --exec 'timeout -k 10 1200 $(ENGINES)/sglang/bin/python' --timer $(sglang_tests)
+# The package as it is installed, with its entry points, beside the environment.
+.PHONY: sglang-plugin
+sglang-plugin: all
+	$(Q)tests/engines/sglang/venv.sh '$(ENGINES)/sglang' '$(abspath $(O))/engines/sglang'
 
-bench-engines-sglang: all
-	$(Q)tests/engines/sglang/venv.sh '$(ENGINES)/sglang' client/python
-	$(Q)$(engines_env) $(ENGINES)/sglang/bin/python tests/engines/sglang/bench.py $(BENCH_FLAGS)
+check-engines-sglang: sglang-plugin
+	$(Q)$(sglang_env) prove --exec 'timeout -k 10 1800 $(ENGINES)/sglang/bin/python' --timer $(sglang_tests)
+
+bench-engines-sglang: sglang-plugin
+	$(Q)$(sglang_env) $(ENGINES)/sglang/bin/python tests/engines/sglang/bench.py $(BENCH_FLAGS)

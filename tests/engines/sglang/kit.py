@@ -23,6 +23,7 @@ import tap  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 MODEL = tap.SRC / "client/examples/model"
+PLUGIN = Path(os.environ.get("PLUGIN") or tap.BUILD / "engines/sglang")  # where the package is installed
 EVENT = "\x1e"
 PATIENCE = 240  # seconds for what takes one on a machine that is busy
 
@@ -34,8 +35,8 @@ RETRACT = {"SGLANG_TEST_RETRACT": "1"}
 def environment(**more):
     """Of an engine: this tree's package and library, the stubs, cores shared with the daemon."""
     env = dict(os.environ)
-    env["PYTHONPATH"] = os.pathsep.join([str(HERE / "stubs"), str(tap.SRC / "client/python")])
-    env.update(SGLANG_USE_CPU_ENGINE="1", OMP_WAIT_POLICY="passive", HF_HUB_OFFLINE="1", ATTND_LIBRARY=str(tap.BUILD / "libattnd.so.0"))
+    env["PYTHONPATH"] = os.pathsep.join([str(HERE / "stubs"), str(PLUGIN)])
+    env.update(SGLANG_USE_CPU_ENGINE="1", HF_HUB_OFFLINE="1", ATTND_LIBRARY=str(tap.BUILD / "libattnd.so.0"))
     env.update(more)
     return env
 

@@ -1,10 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# In: a directory, the tree's Python package. Out: a virtual environment there with SGLang's CPU path
-# and this tree's attnd in it, made again when a list of requirements changed. Next: the tests.
+# In: where the environment goes, where this tree's package is installed. Out: an environment with
+# SGLang's CPU path, made again when a list of requirements changed, and the package with its entry
+# points. Next: the tests.
 set -eu
-venv=$1 package=$2 here=$(dirname "$0")
+venv=$1 plugin=$2 here=$(dirname "$0")
 
 want=$(cat "$here/requirements.txt" "$here/requirements-alone.txt" | cksum)
 if [ "$(cat "$venv/made" 2>/dev/null)" != "$want" ]; then
@@ -15,9 +16,9 @@ if [ "$(cat "$venv/made" 2>/dev/null)" != "$want" ]; then
 	echo "$want" >"$venv/made"
 fi
 
-# The package from the tree as it is, by its entry points: an editable one, for $PWD's sources.
-root=$(cd "$package" && pwd)
-if [ "$(cat "$venv/tree" 2>/dev/null)" != "$root $(cksum <"$package/pyproject.toml")" ]; then
-	"$venv/bin/pip" install -q --no-deps --no-build-isolation -e "$package"
-	echo "$root $(cksum <"$package/pyproject.toml")" >"$venv/tree"
-fi
+# From a copy: setuptools builds in the place of the sources.
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+cp -R client/python/. "$copy/"
+rm -rf "$plugin"
+"$venv/bin/pip" install -q --no-deps --no-build-isolation --no-compile --target "$plugin" "$copy"

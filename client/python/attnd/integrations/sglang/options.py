@@ -9,6 +9,7 @@ scheduler's process.
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
 from . import NAME, TESTED
@@ -72,6 +73,8 @@ def apply(args: Any) -> None:
     args.disable_cuda_graph = True
     if args.max_running_requests is None:
         args.max_running_requests = MAX_RUNNING_REQUESTS
+    # Of the processes to come: threads that spin keep the daemon's from running.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     _check_version()
 
 

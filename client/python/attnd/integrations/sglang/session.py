@@ -49,11 +49,10 @@ def salt_bytes(epoch: bytes, salt: str | None) -> bytes:
 class Held:
     """A request's sequence. `length`: tokens that attnd holds, all layers written; `known`: their ids."""
 
-    __slots__ = ("known", "length", "namespace", "publish", "sequence")
+    __slots__ = ("known", "length", "publish", "sequence")
 
-    def __init__(self, sequence: attnd.Sequence, namespace: int, known: Array, publish: bool) -> None:
+    def __init__(self, sequence: attnd.Sequence, known: Array, publish: bool) -> None:
         self.sequence = sequence
-        self.namespace = namespace
         self.known = known
         self.length = sequence.cached
         self.publish = publish
@@ -97,6 +96,7 @@ class Session:
         self.rows: dict[Hashable, Held] = {}
         self.hits = self.asked = self.recovered = 0
         self._namespaces: dict[tuple[str | None, str | None], int] = {}
+        self._unshared = connection.namespace(salt=secrets.token_bytes(SALT_BYTES))  # nothing is published in it
 
     # ---- Matching ----
 
@@ -106,10 +106,16 @@ class Session:
             extra, salt = fields
             number = 0
             if extra or salt or self.epoch:
-                number = self.connection.namespace(
-                    adapter=extra.encode() if extra else None,
-                    salt=salt_bytes(self.epoch, salt) if salt or self.epoch else None,
-                )
+                try:
+                    number = self.connection.namespace(
+                        adapter=extra.encode() if extra else None,
+                        salt=salt_bytes(self.epoch, salt) if salt or self.epoch else None,
+                    )
+                except attnd.Error as e:
+                    if isinstance(e, LOST):
+                        raise
+                    logger.warning("attnd: %s: requests with further salts and adapters share nothing", e)
+                    number = self._unshared
             self._namespaces[fields] = number
         return number
 
@@ -127,7 +133,7 @@ class Session:
     ) -> int:
         """Open a request's sequence: how many of its tokens are cached and held, at most `limit`."""
         self.forget(request)
-        held = self._patiently(lambda: self._open(fields, tokens, limit, publish))
+        held = self._patiently(lambda: self._open(self.namespace(fields), tokens, limit, publish))
         self.waiting[request] = held
         n = self.agree([held.length])[0]
         self.asked += len(tokens)
@@ -137,15 +143,12 @@ class Session:
     def match_privately(self, request: str) -> None:
         """A sequence that shares with none: ids do not tell what its tokens are."""
         self.forget(request)
-        fields = (None, secrets.token_hex(SALT_BYTES))
-        held = self._patiently(lambda: self._open(fields, np.zeros(0, np.uint64), 0, False))
-        del self._namespaces[fields]
-        self.waiting[request] = held
+        nothing = np.zeros(0, np.uint64)
+        self.waiting[request] = self._patiently(lambda: self._open(self._unshared, nothing, 0, False))
 
-    def _open(self, fields: tuple[str | None, str | None], tokens: Array, limit: int, publish: bool) -> Held:
-        namespace = self.namespace(fields)
-        sequence = self.connection.sequence(tokens, namespace=namespace, max_match=limit)
-        return Held(sequence, namespace, tokens, publish)
+    def _open(self, namespace: int, tokens: Array, limit: int, publish: bool) -> Held:
+        publish = publish and namespace != self._unshared
+        return Held(self.connection.sequence(tokens, namespace=namespace, max_match=limit), tokens, publish)
 
     def forget(self, request: str) -> None:
         """A request that was matched and has no row will not get one by this match."""
