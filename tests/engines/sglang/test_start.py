@@ -38,7 +38,9 @@ from sglang.srt.server_args import ServerArgs
 for given in json.loads(sys.argv[1]):
     try:
         a = ServerArgs(**given)
-        out = {n: getattr(a, n) for n in ("attention_backend", "radix_cache_backend", "page_size", "max_running_requests", "disable_hybrid_swa_memory")}
+        a.resolve_once()
+        a = a.resolved_dict()
+        out = {n: a[n] for n in ("attention_backend", "radix_cache_backend", "page_size", "max_running_requests")}
     except Exception as e:
         out = f"{type(e).__name__}: {e}"
     print("\\x1e" + json.dumps(out))

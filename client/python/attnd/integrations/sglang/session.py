@@ -49,10 +49,11 @@ def salt_bytes(epoch: bytes, salt: str | None) -> bytes:
 class Held:
     """A request's sequence. `length`: tokens that attnd holds, all layers written; `known`: their ids."""
 
-    __slots__ = ("known", "length", "publish", "sequence")
+    __slots__ = ("known", "length", "opaque", "publish", "sequence")
 
-    def __init__(self, sequence: attnd.Sequence, known: Array, publish: bool) -> None:
+    def __init__(self, sequence: attnd.Sequence, known: Array, publish: bool, opaque: bool) -> None:
         self.sequence = sequence
+        self.opaque = opaque  # its ids do not tell what its tokens are
         self.known = known
         self.length = sequence.cached
         self.publish = publish
@@ -141,14 +142,14 @@ class Session:
         return n
 
     def match_privately(self, request: str) -> None:
-        """A sequence that shares with none: ids do not tell what its tokens are."""
+        """A sequence that shares with none: its ids do not tell what its tokens are."""
         self.forget(request)
         nothing = np.zeros(0, np.uint64)
-        self.waiting[request] = self._patiently(lambda: self._open(self._unshared, nothing, 0, False))
+        self.waiting[request] = self._patiently(lambda: self._open(self._unshared, nothing, 0, False, True))
 
-    def _open(self, namespace: int, tokens: Array, limit: int, publish: bool) -> Held:
+    def _open(self, namespace: int, tokens: Array, limit: int, publish: bool, opaque: bool = False) -> Held:
         publish = publish and namespace != self._unshared
-        return Held(self.connection.sequence(tokens, namespace=namespace, max_match=limit), tokens, publish)
+        return Held(self.connection.sequence(tokens, namespace=namespace, max_match=limit), tokens, publish, opaque)
 
     def forget(self, request: str) -> None:
         """A request that was matched and has no row will not get one by this match."""
@@ -197,7 +198,10 @@ class Session:
     def missing(self, step: Step) -> list[tuple[int, int]]:
         """(row, from) of those that attnd does not hold up to where the step begins, for all ranks alike."""
         lengths = self.agree([h.length for h in step.rows])
-        return [(i, n) for i, (n, start) in enumerate(zip(lengths, step.starts, strict=True)) if n < start]
+        short = [(i, n) for i, (n, start) in enumerate(zip(lengths, step.starts, strict=True)) if n < start]
+        if any(step.rows[i].opaque for i, _ in short):
+            raise RuntimeError("attnd: the KV of a request that overrides embeddings is lost, its tokens do not tell it")
+        return short
 
     def begin(self, step: Step) -> None:
         """Make the step's plan; jobs may follow at once."""
