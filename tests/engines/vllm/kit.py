@@ -6,6 +6,7 @@ In: BUILD and SRC. Out: tokens, and what the daemon holds. Next: the test files.
 Import it before vllm: it sets the environment.
 """
 
+import atexit
 import contextlib
 import json
 import os
@@ -21,7 +22,8 @@ SRC = Path(os.environ.get("SRC") or Path(__file__).resolve().parents[3])
 BUILD = Path(os.environ.get("BUILD") or SRC / "build")
 sys.path.insert(0, str(SRC / "tests/python"))
 
-WORK = Path(tempfile.mkdtemp(prefix="attnd-vllm-"))
+_INHERITED = "KIT_WORK" in os.environ
+WORK = Path(os.environ.get("KIT_WORK") or tempfile.mkdtemp(prefix="attnd-vllm-"))
 MODELS = WORK / "models"
 TINY = SRC / "client/examples/model"
 
@@ -43,8 +45,14 @@ for name, value in {
     os.environ.setdefault(name, value)
 
 
-def clean_up():
-    shutil.rmtree(WORK, ignore_errors=True)
+os.environ["KIT_WORK"] = str(WORK)  # of programs that tests start
+_PARENT = os.getpid()
+
+
+@atexit.register
+def _clean_up():
+    if os.getpid() == _PARENT and not _INHERITED:
+        shutil.rmtree(WORK, ignore_errors=True)
 
 
 class Daemon:
@@ -152,8 +160,9 @@ def _write(name, config, seed):
         }
         if gemma:
             w |= {p + f"{x}_feedforward_layernorm.weight": torch.ones(hidden) for x in ("pre", "post")}
+    kind = getattr(torch, config["torch_dtype"])
     (folder / "config.json").write_text(json.dumps(config))
-    save_file(w, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file({k: t.to(kind) for k, t in w.items()}, folder / "model.safetensors", metadata={"format": "pt"})
     return str(folder)
 
 
@@ -244,13 +253,13 @@ def arguments(model, backend=None, **more):
 class Engine:
     """An LLMEngine stepped by hand."""
 
-    def __init__(self, model, backend="ATTND", **more):
+    def __init__(self, model, backend="ATTND", core=True, **more):
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
         self.llm = LLMEngine.from_engine_args(EngineArgs(**arguments(model, backend, **more)))
-        self.core = self.llm.engine_core.engine_core
-        self.scheduler = self.core.scheduler
+        self.core = self.llm.engine_core.engine_core if core else None  # in this process
+        self.scheduler = self.core.scheduler if core else None
         self.tokens, self.cached = {}, {}
         self.steps = 0
 
@@ -265,9 +274,11 @@ class Engine:
 
     def step(self):
         self.steps += 1
-        for o in self.llm.step():
+        outputs = self.llm.step()
+        for o in outputs:
             self.tokens[o.request_id] = list(o.outputs[0].token_ids)
             self.cached[o.request_id] = o.num_cached_tokens
+        return outputs
 
     def run(self, limit=10000):
         while self.llm.has_unfinished_requests():
@@ -288,7 +299,10 @@ class Engine:
 
         from vllm.distributed import cleanup_dist_env_and_memory
         from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown
+        from vllm.platforms import current_platform
 
+        # Once is enough, and the second time it stumbles over numba's modules.
+        type(current_platform).register_triton_kernel_overrides = classmethod(lambda cls: None)
         self.llm.engine_core.shutdown()
         ensure_kv_transfer_shutdown()
         self.llm = self.core = self.scheduler = None

@@ -53,7 +53,7 @@ class Worker:
         from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 
         rank = get_tensor_model_parallel_rank()
-        self.link = Link(config, f"vllm {rank}/{config.parallel_config.tensor_parallel_size}")
+        self.link = Link(config, f"vllm-{rank}")
         self.connection = self.link.connection
         self.cache = self.link.caches[rank]
         self._lib = self.connection._lib
