@@ -21,3 +21,8 @@ check-engines-vllm: vllm-plugin
 
 bench-engines-vllm: vllm-plugin
 	$(Q)$(vllm_env) $(ENGINES)/vllm/bin/python tests/engines/vllm/bench.py $(BENCH_FLAGS)
+
+# The attention ops of others, from the same environment (P12); writes $(O)/bench-peers.json.
+.PHONY: bench-peers
+bench-peers: vllm-plugin
+	$(Q)$(vllm_env) $(ENGINES)/vllm/bin/python tests/engines/vllm/peers.py $(BENCH_FLAGS)

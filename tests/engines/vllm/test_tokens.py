@@ -3,6 +3,7 @@
 
 import os
 import unittest
+from unittest import mock
 
 import kit
 import tap
@@ -73,6 +74,34 @@ class Tokens(unittest.TestCase):
 
     def test_slopes(self):
         self.same(kit.bloom(), MIX)
+
+    def altered(self, alter, name, **config):
+        """A Llama whose attention layers are made otherwise."""
+        import torch
+        from vllm.model_executor.layers.attention import Attention
+
+        init = Attention.__init__
+
+        def made(layer, *args, prefix="", **kw):
+            init(layer, *args, prefix=prefix, **kw, **alter(torch, int(prefix.split(".")[2]), prefix))
+
+        with mock.patch.object(Attention, "__init__", made):
+            self.same(llama(name, **config), MIX)
+
+    def test_sinks(self):
+        def sinks(torch, i, prefix):
+            return {"sinks": torch.nn.Parameter(torch.tensor([3.0, -1.0, 2.0, 0.5]) + i, requires_grad=False)}
+
+        self.altered(sinks, "sinks")
+        self.assertNotEqual(plain(llama("sinks"), MIX), plain(llama(), MIX))
+
+    def test_layers_that_share_kv(self):
+        """The last two read what the second has stored."""
+
+        def shared(torch, i, prefix):
+            return {"kv_sharing_target_layer_name": prefix.replace(f".{i}.", ".1.") if i > 1 else None}
+
+        self.altered(shared, "shared", num_kv_shared_layers=2)
 
     def test_ngram(self):
         model = llama()

@@ -109,8 +109,9 @@ class AttndImpl(AttentionImpl[AttndMetadata]):
         sinks: torch.Tensor | None = None,
         **unknown: Any,
     ) -> None:
-        if unknown:
-            raise refuse(f"a layer asks for {', '.join(unknown)}", "serve this model with vLLM's own CPU backend")
+        asked = [name for name, value in unknown.items() if value]
+        if asked:
+            raise refuse(f"a layer asks for {', '.join(asked)}", "serve this model with vLLM's own CPU backend")
         if attn_type != AttentionType.DECODER:
             raise refuse(f"attention of type {attn_type}", "serve this model with vLLM's own CPU backend")
         self.num_heads = num_heads

@@ -86,7 +86,11 @@ class Worker:
         from .backend import AttndImpl
 
         context = config.compilation_config.static_forward_context
-        found = [(name, m.impl) for name, m in context.items() if isinstance(getattr(m, "impl", None), AttndImpl)]
+        modules = [(name, m) for name, m in context.items() if isinstance(getattr(m, "impl", None), AttndImpl)]
+        for name, m in modules:
+            if m.head_size_v != m.head_size:
+                raise refuse(f"K and V of {name} have different sizes", "serve this model with vLLM's own CPU backend")
+        found = [(name, m.impl) for name, m in modules]
         found.sort(key=lambda item: extract_layer_index(item[0]))
         owners = [name for name, impl in found if impl.kv_sharing_target_layer_name is None]
         self._check(found, len(owners))
