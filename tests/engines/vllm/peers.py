@@ -2,7 +2,7 @@
 """The attention ops of others on the same work, and attnd's whole path through the daemon.
 
 In: flags. Out: a table, BUILD/bench-peers.json, with --json the same on standard output: a member of
-`ratios` for each work and peer, the peer's time over attnd's (`value` is the median of pairs).
+`ratios` for each work and peer, the peer's time over attnd's (the median of pairs).
 Next: a person, or a dashboard.
 
 One process, one layer of Llama-3-8B's heads in bf16, two threads, rotating order. Each op's outputs
@@ -284,7 +284,7 @@ def main():
     import torch
 
     torch.set_num_threads(THREADS)
-    ratios, works = {}, o.only.split(",")
+    ratios, figures, works = {}, {}, o.only.split(",")
     with kit.Daemon("--pool-size", "3G", "--threads", str(THREADS)):
         for work in works:
             times, errors = measure(work, o.seconds / len(works))
@@ -295,17 +295,20 @@ def main():
                 pairs = [x / y for x, y in zip(t, times["attnd"], strict=True)]
                 q = statistics.quantiles(pairs, n=10)
                 goal = GOALS[work] if name == "vllm" and not amx() else 1.0
-                ratios[f"{work}_{name}"] = {
-                    "value": statistics.median(pairs), "p10": q[0], "p90": q[-1], "goal": goal, "samples": len(pairs)
+                ratios[f"P12.{work}.{name}"] = {
+                    "median": round(statistics.median(pairs), 3), "p10": round(q[0], 3), "p90": round(q[-1], 3), "goal": goal,
+                    "better": "higher", "n": len(pairs), "what": f"{name}'s time / attnd's through the daemon, {work}, KV from memory",
                 }  # fmt: skip
-    result = {"bench": "P12", "threads": THREADS, "amx": amx(), "ratios": ratios}
+                figures[f"P12.{work}.{name}"] = {"value": round(statistics.median(t) * 1e3, 3), "unit": "ms"}
+            figures[f"P12.{work}.attnd"] = {"value": round(statistics.median(times["attnd"]) * 1e3, 3), "unit": "ms"}
+    result = {"threads": THREADS, "amx": amx(), "ratios": ratios, "figures": figures}
     (kit.BUILD / "bench-peers.json").write_text(json.dumps(result, indent=1))
     if o.json:
         print(json.dumps(result))
         return
     for name, f in ratios.items():
-        met = "met" if f["value"] >= f["goal"] else "not met"
-        print(f"{name:18} {f['value']:6.2f}  ({f['p10']:.2f} .. {f['p90']:.2f})  goal {f['goal']}: {met}")
+        met = "met" if f["median"] >= f["goal"] else "not met"
+        print(f"{name:22} {f['median']:6.2f}  ({f['p10']:.2f} .. {f['p90']:.2f})  goal {f['goal']}: {met}")
 
 
 if __name__ == "__main__":
