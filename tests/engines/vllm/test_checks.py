@@ -68,14 +68,29 @@ class Checks(unittest.TestCase):
                     check(c)
 
     def test_layers(self):
-        from vllm.v1.attention.selector import AttentionSelectorConfig  # noqa: F401
-
         from attnd.integrations.vllm.backend import AttndImpl
 
         with self.assertRaisesRegex(ValueError, "attention of type encoder_only"):
             AttndImpl(4, 64, 0.125, attn_type="encoder_only")
         with self.assertRaisesRegex(ValueError, "asks for novelty"):
             AttndImpl(4, 64, 0.125, novelty=1)
+
+    def test_content(self):
+        """An image's places are known by what it shows, wherever it stands."""
+        from attnd.integrations.vllm.admission import content_keys
+
+        def request(tokens, *images):
+            features = [
+                SimpleNamespace(modality="image", identifier=name, mm_position=SimpleNamespace(offset=at, length=3)) for at, name in images
+            ]
+            return SimpleNamespace(prompt_token_ids=tokens, mm_features=features)
+
+        a = content_keys(request([1, 2, 9, 9, 9, 5], (2, "cat")))
+        b = content_keys(request([1, 9, 9, 9, 5, 9, 9, 9], (1, "cat"), (5, "dog")))
+        self.assertEqual(list(a[[0, 1, 5]]), [1, 2, 5])
+        self.assertEqual(list(a[2:5]), list(b[1:4]))
+        self.assertEqual(len({*a[2:5], *b[5:8]}), 6)
+        self.assertGreater(min(a[2:5]), 1 << 40)
 
     def test_version(self):
         from attnd.integrations.vllm import checks

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -100,11 +101,12 @@ class Processes(unittest.TestCase):
         self.assertEqual([got[n] for n in "abcdefgh"], want)
 
     def test_serve(self):
-        """`vllm serve MODEL --attention-backend ATTND`; the metrics show the daemon's hits."""
+        """The command of docs/vllm.md; the metrics show the daemon's hits."""
+        command = re.search(r"^    vllm (serve MODEL .*)$", (kit.SRC / "docs/vllm.md").read_text(), re.M).group(1)
         want = plain(llama(), MIX[:1], 8)
         log = open(kit.WORK / "serve.log", "wb")  # noqa: SIM115
         server = subprocess.Popen(
-            [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", llama(), "--attention-backend", "ATTND",
+            [sys.executable, "-m", "vllm.entrypoints.cli.main", *command.replace("MODEL", llama()).split(),
              "--skip-tokenizer-init", "--tokens-only", "--enforce-eager", "--dtype", "float32", "--max-model-len", "512",
              "--max-num-seqs", "8", "--port", "8231", "--host", "127.0.0.1"],
             env=os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"}, stdout=log, stderr=log,
