@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 MODEL = tap.SRC / "client/examples/model"
 PLUGIN = Path(os.environ.get("PLUGIN") or tap.BUILD / "engines/sglang")  # where the package is installed
 EVENT = "\x1e"
-PATIENCE = 240  # seconds for what takes one on a machine that is busy
+PATIENCE = 400  # seconds for what takes some on a machine that is busy
 
 # Every scheduler checks its books at each step.
 STRICT = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1"}

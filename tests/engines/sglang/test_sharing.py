@@ -98,6 +98,10 @@ class Sharing(unittest.TestCase):
         self.assertEqual(len(self.a.wait(self.a.generate([1, 2, 3], 5))["tokens"]), 5)
         self.assertEqual(self.daemon.ctl("status")["counters"]["sequences"], 0)
 
+    def test_5_beams(self):
+        r = self.a.wait(self.a.generate([1, 2, 3], 5, sampling={"beam_width": 2}))
+        self.assertEqual(r["finish"], "abort")
+
     def test_6_epochs(self):
         prompt = self.prompt(90)
         want = self.a.wait(self.a.generate(prompt, 5))["tokens"]

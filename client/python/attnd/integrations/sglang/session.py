@@ -259,6 +259,8 @@ class Session:
         if why is not None and not isinstance(why, LOST + (attnd.PoolFull, attnd.NotFound)):
             raise why
         logger.warning("attnd: a step is repeated: %s", why or "another rank lost the daemon")
+        if isinstance(why, attnd.PoolFull):
+            time.sleep(0.05)  # others may let go of something
         self.forget_all()
         held = list(self.rows.values())
         before = sum(h.length for h in held)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sglang.srt.beam_search.coordinator import BeamCoordinator
 from sglang.srt.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     DecLockRefResult,
@@ -22,7 +23,13 @@ from sglang.srt.mem_cache.base_prefix_cache import (
     MatchResult,
 )
 
+from . import NAME
 from .session import Array, Session
+
+
+def _no_beams(*_: Any) -> str:
+    """SGLang's answer to a request for beams, whose rows would copy slots that are none here."""
+    return f"Beam search is not supported with --attention-backend {NAME}."
 
 
 class Root:
@@ -54,6 +61,7 @@ class AttndCache(BasePrefixCache):
         self.sliding_window_size = None
         if params.enable_metrics:
             self.init_metrics_collector()
+        BeamCoordinator.validate_and_init = _no_beams
 
     def reset(self) -> None:
         self.tickets.clear()
