@@ -84,11 +84,17 @@ def memory(daemon, a, b, rnd):
     return [(used() - before, one)]
 
 
+def make(folder):
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run([sys.executable, "-c", MAKE, folder], check=True, env=kit.environment(), **quiet)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--json", action="store_true")
     p.add_argument("--dtype", default="bfloat16")
     p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--model", help="a checkpoint; a random Llama of 25 M parameters unless given")
     p.add_argument("--only", default=",".join(GOALS), help="of " + ", ".join(GOALS))
     options = p.parse_args()
 
@@ -98,7 +104,10 @@ def main():
     rnd = random.Random(1)
     ratios, figures = {}, {}
     with tempfile.TemporaryDirectory() as folder, kit.Daemon(pool="1G") as daemon:
-        subprocess.run([sys.executable, "-c", MAKE, folder], check=True, env=kit.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if options.model:
+            folder = options.model
+        else:
+            make(folder)
         same = {"model_path": folder, "dtype": options.dtype, "max_total_tokens": 40000, "chunked_prefill_size": 2048, "log_level": "warning"}
         engines = []  # all start at the same time
         try:
