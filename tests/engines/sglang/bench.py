@@ -42,7 +42,15 @@ def ratio(name, pairs):
     r = sorted(a / b for a, b in pairs)
     what, goal = GOALS[name]
     at = lambda p: r[min(len(r) - 1, round(p * (len(r) - 1)))]  # noqa: E731
-    return {"median": statistics.median(r), "p10": at(0.1), "p90": at(0.9), "goal": goal, "better": "lower", "n": len(r), "what": what}
+    return {
+        "median": statistics.median(r),
+        "p10": at(0.1),
+        "p90": at(0.9),
+        "goal": goal,
+        "better": "lower",
+        "n": len(r),
+        "what": what,
+    }
 
 
 def prompts(rnd, n, length):
@@ -108,7 +116,13 @@ def main():
             folder = options.model
         else:
             make(folder)
-        same = {"model_path": folder, "dtype": options.dtype, "max_total_tokens": 40000, "chunked_prefill_size": 2048, "log_level": "warning"}
+        same = {
+            "model_path": folder,
+            "dtype": options.dtype,
+            "max_total_tokens": 40000,
+            "chunked_prefill_size": 2048,
+            "log_level": "warning",
+        }
         engines = []  # all start at the same time
         try:
             a = kit.Engine(daemon, **same)
@@ -133,7 +147,9 @@ def main():
                 batch = prompts(rnd, 8, length)
                 for e in (a, native):
                     step_seconds(e, batch, 4)
-                pairs = [(step_seconds(a, batch, steps), step_seconds(native, batch, steps)) for _ in range(options.rounds)]
+                pairs = [
+                    (step_seconds(a, batch, steps), step_seconds(native, batch, steps)) for _ in range(options.rounds)
+                ]
                 ratios[name] = ratio(name, pairs)
                 for which, i in (("attnd", 0), ("torch_native", 1)):
                     figures[f"{name}.{which}"] = {"value": 1e3 * statistics.median(x[i] for x in pairs), "unit": "ms"}

@@ -55,7 +55,10 @@ class Daemon:
         env = {k: v for k, v in os.environ.items() if not k.startswith("ATTND_")}
         self.log = open(self.dir / "log", "a")
         self.process = subprocess.Popen(
-            [os.environ["ATTND_DAEMON"], "--socket", str(self.socket), *self.flags], env=env, stderr=self.log, stdout=self.log
+            [os.environ["ATTND_DAEMON"], "--socket", str(self.socket), *self.flags],
+            env=env,
+            stderr=self.log,
+            stdout=self.log,
         )
         until = time.monotonic() + PATIENCE
         while self.ctl("status") is None:
@@ -215,7 +218,8 @@ def cases(seed=3, n=12, longest=60):
     rnd = random.Random(seed)
     base = [rnd.randrange(250) for _ in range(longest)]
     made = [
-        base[: rnd.randrange(longest // 3, longest)] + [rnd.randrange(250) for _ in range(rnd.randrange(1, longest // 2))]
+        base[: rnd.randrange(longest // 3, longest)]
+        + [rnd.randrange(250) for _ in range(rnd.randrange(1, longest // 2))]
         for _ in range(n)
     ]
     return made, [24 + i % 5 for i in range(n)]

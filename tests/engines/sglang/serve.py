@@ -56,12 +56,20 @@ class Server:
     async def update_weights(self, id, path):
         from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
 
-        return (await self.engine.tokenizer_manager.update_weights_from_disk(UpdateWeightFromDiskReqInput(model_path=path), None))[0]
+        return (
+            await self.engine.tokenizer_manager.update_weights_from_disk(
+                UpdateWeightFromDiskReqInput(model_path=path), None
+            )
+        )[0]
 
     async def load_lora(self, id, name, path):
         from sglang.srt.managers.io_struct import LoadLoRAAdapterReqInput
 
-        return (await self.engine.tokenizer_manager.load_lora_adapter(LoadLoRAAdapterReqInput(lora_name=name, lora_path=path), None)).success
+        return (
+            await self.engine.tokenizer_manager.load_lora_adapter(
+                LoadLoRAAdapterReqInput(lora_name=name, lora_path=path), None
+            )
+        ).success
 
     async def run(self, command):
         id, do = command.pop("id"), command.pop("do")

@@ -92,7 +92,10 @@ class Docs(unittest.TestCase):
         return r.stdout
 
     def test_all_are_here(self):
-        self.assertEqual(set(self.found), {"pip install", "python -m", "curl -s", "attnctl sessions", "python client/python/examples/route.py"})
+        self.assertEqual(
+            set(self.found),
+            {"pip install", "python -m", "curl -s", "attnctl sessions", "python client/python/examples/route.py"},
+        )
         self.assertEqual(len(self.found), self.count)
 
     def test_install(self):
@@ -100,7 +103,10 @@ class Docs(unittest.TestCase):
         with tempfile.TemporaryDirectory() as d:
             shutil.copytree(tap.SRC / "client/python", f"{d}/client/python")
             subprocess.run(
-                f"{sys.executable} -m {self.found['pip install']} -q --no-deps --no-build-isolation --target {d}/to", shell=True, cwd=d, check=True
+                f"{sys.executable} -m {self.found['pip install']} -q --no-deps --no-build-isolation --target {d}/to",
+                shell=True,
+                cwd=d,
+                check=True,
             )
             self.assertTrue(list(Path(d).glob("to/attnd-*.dist-info/entry_points.txt")))
 
@@ -111,7 +117,9 @@ class Docs(unittest.TestCase):
 
     def test_router_and_metrics(self):
         out = self.run_it("python client/python/examples/route.py")
-        lines = re.findall(r"^(in turn|by work): first token after (\d+) ms, of nine in ten within (\d+) ms$", out, re.M)
+        lines = re.findall(
+            r"^(in turn|by work): first token after (\d+) ms, of nine in ten within (\d+) ms$", out, re.M
+        )
         self.assertEqual([name for name, _, _ in lines], ["in turn", "by work"])
         print("#", out.replace("\n", "; "))
         metrics = self.get(self.ports[0], "/metrics")

@@ -119,7 +119,11 @@ class Layers(unittest.TestCase):
                         self.kv[r, i, name] = piece if old is None else np.concatenate([old, piece])
                 source = 0 if i == SHARED else i
                 want, _ = attend(
-                    q[at : at + n].reshape(n, HEADS, DIM), self.kv[r, source, "k"], self.kv[r, source, "v"], scale=SCALE, **LAYERS[i][1]
+                    q[at : at + n].reshape(n, HEADS, DIM),
+                    self.kv[r, source, "k"],
+                    self.kv[r, source, "v"],
+                    scale=SCALE,
+                    **LAYERS[i][1],
                 )
                 got = out[at : at + n].reshape(n, HEADS, DIM).numpy()
                 np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5, err_msg=f"layer {i}, row {r}")

@@ -68,7 +68,9 @@ class Sharing(unittest.TestCase):
         first = self.a.generate(hit + [1], 60)
         self.assertEqual(self.a.first(first), 300)
         first, last = self.a.wait(first), self.a.wait(last)
-        self.assertLess(first["end"] - first["total_s"] + first["first_s"], last["end"] - last["total_s"] + last["first_s"])
+        self.assertLess(
+            first["end"] - first["total_s"] + first["first_s"], last["end"] - last["total_s"] + last["first_s"]
+        )
         for t in busy:
             self.a.wait(t)
         self.assertEqual(len(long), 700)

@@ -75,8 +75,12 @@ class Start(unittest.TestCase):
 
     def test_one_option(self):
         bare = {"model_path": str(kit.MODEL), "skip_tokenizer_init": True, "device": "cpu"}
-        (with_it, without), _ = settle({**bare, "attention_backend": "attnd"}, {**bare, "attention_backend": "torch_native"})
-        self.assertEqual((with_it["radix_cache_backend"], with_it["page_size"], with_it["max_running_requests"]), ("attnd", 1, 64))
+        (with_it, without), _ = settle(
+            {**bare, "attention_backend": "attnd"}, {**bare, "attention_backend": "torch_native"}
+        )
+        self.assertEqual(
+            (with_it["radix_cache_backend"], with_it["page_size"], with_it["max_running_requests"]), ("attnd", 1, 64)
+        )
         self.assertEqual((without["radix_cache_backend"], without["max_running_requests"]), (None, None))
 
     def test_no_daemon(self):

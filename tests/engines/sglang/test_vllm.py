@@ -84,7 +84,9 @@ class Both(unittest.TestCase):
                 vllm.event("first", "long")
                 back = sglang.wait(sglang.generate(other[:99] + [251], 4))
                 self.assertEqual(back["cached"], 99)
-                self.assertEqual(sglang.wait(sglang.generate(other, 12))["tokens"], vllm.event("end", "long")["tokens"][:12])
+                self.assertEqual(
+                    sglang.wait(sglang.generate(other, 12))["tokens"], vllm.event("end", "long")["tokens"][:12]
+                )
             finally:
                 vllm.close()
                 vllm.log.close()

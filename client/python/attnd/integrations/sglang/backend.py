@@ -206,7 +206,7 @@ class LayerJob:
 
 
 class WatchedWeights:
-    """SGLang's updater of weights. With others, what is cached so far is no hit, what comes is none for the old ones."""
+    """SGLang's updater of weights: with others, what is cached is no hit, and what comes is none for the old ones."""
 
     def __init__(self, updater: Any, session: Session) -> None:
         self._updater = updater
@@ -297,7 +297,9 @@ class AttndBackend(AttentionBackend):
         if self.staging is None:
             self.staging = attnd.Staging(params, 256)
         last = layer is self.layers[-1]
-        return LayerJob(params, layer.layer_id, self.staging, last=last, src_layer=None if brings_kv else layer.layer_id)
+        return LayerJob(
+            params, layer.layer_id, self.staging, last=last, src_layer=None if brings_kv else layer.layer_id
+        )
 
     def forward_decode(
         self,

@@ -27,7 +27,12 @@ _REFUSED: tuple[tuple[str, tuple[Any, ...], str, str], ...] = (
     ("hicache_storage_backend", (None,), "attnd is the cache of all tiers", "drop --hicache-storage-backend"),
     ("enable_lmcache", (False,), "attnd owns the KV", "drop --enable-lmcache"),
     ("enable_flexkv", (False,), "attnd owns the KV", "drop --enable-flexkv"),
-    ("enable_unified_cache_external_linker", (False,), "attnd owns the KV", "drop --enable-unified-cache-external-linker"),
+    (
+        "enable_unified_cache_external_linker",
+        (False,),
+        "attnd owns the KV",
+        "drop --enable-unified-cache-external-linker",
+    ),
     ("enable_unified_memory", (False,), "attnd owns the KV", "drop --enable-unified-memory"),
     ("disable_radix_cache", (False,), "attnd's tree is part of its KV", "drop --disable-radix-cache"),
     ("disaggregation_mode", ("null", None), "KV is not transferred between engines", "drop --disaggregation-mode"),

@@ -200,7 +200,9 @@ class Session:
         lengths = self.agree([h.length for h in step.rows])
         short = [(i, n) for i, (n, start) in enumerate(zip(lengths, step.starts, strict=True)) if n < start]
         if any(step.rows[i].opaque for i, _ in short):
-            raise RuntimeError("attnd: the KV of a request that overrides embeddings is lost, its tokens do not tell it")
+            raise RuntimeError(
+                "attnd: the KV of a request that overrides embeddings is lost, its tokens do not tell it"
+            )
         return short
 
     def begin(self, step: Step) -> None:
