@@ -26,10 +26,10 @@ LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(sys.argv[1])
 """
 
 GOALS = {
-    "E1": ("first token of a shared 768-token prompt: second engine / first", 0.25),
-    "E2.long": ("decode step at 4k context and batch 8: attnd / torch_native", 0.6),
-    "E2.short": ("decode step at 64 tokens and batch 8: attnd / torch_native", 1.1),
-    "E3": ("pool of two engines with the same prompts / one", 1.1),
+    "ttft_shared": ("first token of a shared 768-token prompt: second engine / first", 0.25),
+    "decode_4k": ("decode step at 4k context and batch 8: attnd / torch_native", 0.6),
+    "decode_short": ("decode step at 64 tokens and batch 8: attnd / torch_native", 1.1),
+    "kv_memory": ("pool of two engines with the same prompts / one", 1.1),
 }
 
 
@@ -127,21 +127,21 @@ def main():
         try:
             a = kit.Engine(daemon, **same)
             engines.append(a)
-            if chosen("E1", "E3"):
+            if chosen("ttft_shared", "kv_memory"):
                 b = kit.Engine(daemon, **same)
                 engines.append(b)
-            if chosen("E2.long", "E2.short"):
+            if chosen("decode_4k", "decode_short"):
                 native = kit.Engine(attention_backend="torch_native", **same)
                 engines.append(native)
             for e in engines:
                 e.up()
             progress("engines are up")
-            if chosen("E1"):
+            if chosen("ttft_shared"):
                 first_tokens(a, b, rnd, 2)
-                ratios["E1"] = ratio("E1", first_tokens(a, b, rnd, 3 * options.rounds))
-            if chosen("E3"):
-                ratios["E3"] = ratio("E3", memory(daemon, a, b, rnd))
-            for name, length, steps in (("E2.long", 4096, 12), ("E2.short", 64, 40)):
+                ratios["ttft_shared"] = ratio("ttft_shared", first_tokens(a, b, rnd, 3 * options.rounds))
+            if chosen("kv_memory"):
+                ratios["kv_memory"] = ratio("kv_memory", memory(daemon, a, b, rnd))
+            for name, length, steps in (("decode_4k", 4096, 12), ("decode_short", 64, 40)):
                 if not chosen(name):
                     continue
                 batch = prompts(rnd, 8, length)
@@ -161,7 +161,7 @@ def main():
         print(json.dumps({"ratios": ratios, "figures": figures}))
         return
     for name, r in ratios.items():
-        print(f"{name:9} {r['median']:6.3f}  ({r['p10']:.3f} .. {r['p90']:.3f})  goal {r['goal']}  {r['what']}")
+        print(f"{name:12} {r['median']:6.3f}  ({r['p10']:.3f} .. {r['p90']:.3f})  goal {r['goal']}  {r['what']}")
     for name, f in figures.items():
         print(f"{name:22} {f['value']:8.2f} {f['unit']}")
 
