@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is refused at the start, and that nothing changes for those who did not choose attnd."""
+
+import os
+import subprocess
+import sys
+import unittest
+from types import SimpleNamespace
+from unittest import mock
+
+import kit
+import tap
+from kit import llama
+
+
+def config(model=None, backend="ATTND", **kw):
+    from vllm import EngineArgs
+
+    return EngineArgs(**kit.arguments(model or llama(), backend, **kw)).create_engine_config()
+
+
+class Checks(unittest.TestCase):
+    def refused(self, why, then, **kw):
+        with self.assertRaises(ValueError) as caught:
+            config(**kw)
+        self.assertIn("--attention-backend ATTND: ", str(caught.exception))
+        self.assertIn(why, str(caught.exception))
+        self.assertIn(then, str(caught.exception))
+
+    def test_options(self):
+        transfer = {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}
+        self.refused("not transferred", "drop --kv-transfer-config", kv_transfer_config=transfer)
+        self.refused("all layers of a model", "--tensor-parallel-size", pipeline_parallel_size=2)
+        self.refused("fp8", "drop --kv-cache-dtype", kv_cache_dtype="fp8_e5m2")
+        self.refused("embeddings", "drop --enable-prompt-embeds", enable_prompt_embeds=True)
+        self.refused("scheduler", "drop --scheduler-cls", scheduler_cls="vllm.v1.core.sched.scheduler.Scheduler")
+
+    def test_v2_runner(self):
+        import vllm.envs
+
+        with mock.patch.dict(os.environ, {"VLLM_USE_V2_MODEL_RUNNER": "1"}):
+            getattr(vllm.envs, "disable_envs_cache", lambda: None)()
+            self.refused("V2 model runner", "unset VLLM_USE_V2_MODEL_RUNNER")
+
+    def test_models(self):
+        """By what vLLM says of a model."""
+        from attnd.integrations.vllm.checks import check
+
+        c = config()
+        c.kv_transfer_config = None
+        check(c)
+        kind = type(c.model_config)
+        for name, why in {
+            "use_mla": "latent attention",
+            "is_encoder_decoder": "encoder-decoder",
+            "is_hybrid": "state-space",
+            "has_inner_state": "state-space",
+            "is_attention_free": "without attention",
+            "is_diffusion": "diffusion",
+        }.items():
+            with mock.patch.object(kind, name, True), self.assertRaisesRegex(ValueError, why):
+                check(c)
+        with mock.patch.object(c.model_config, "runner_type", "pooling"), self.assertRaisesRegex(ValueError, "pooling"):
+            check(c)
+        for method in ("eagle", "eagle3", "draft_model", "medusa", "mtp"):
+            with mock.patch.object(c, "speculative_config", SimpleNamespace(method=method)):
+                with self.assertRaisesRegex(ValueError, f"speculation by {method}.*ngram"):
+                    check(c)
+
+    def test_layers(self):
+        from attnd.integrations.vllm.backend import AttndImpl
+
+        with self.assertRaisesRegex(ValueError, "attention of type encoder_only"):
+            AttndImpl(4, 64, 0.125, attn_type="encoder_only")
+        with self.assertRaisesRegex(ValueError, "asks for novelty"):
+            AttndImpl(4, 64, 0.125, novelty=1)
+
+    def test_content(self):
+        """An image's places are known by what it shows, wherever it stands."""
+        from attnd.integrations.vllm.admission import content_keys
+
+        def request(tokens, *images):
+            features = [
+                SimpleNamespace(modality="image", identifier=name, mm_position=SimpleNamespace(offset=at, length=3)) for at, name in images
+            ]
+            return SimpleNamespace(prompt_token_ids=tokens, mm_features=features)
+
+        a = content_keys(request([1, 2, 9, 9, 9, 5], (2, "cat")))
+        b = content_keys(request([1, 9, 9, 9, 5, 9, 9, 9], (1, "cat"), (5, "dog")))
+        self.assertEqual(list(a[[0, 1, 5]]), [1, 2, 5])
+        self.assertEqual(list(a[2:5]), list(b[1:4]))
+        self.assertEqual(len({*a[2:5], *b[5:8]}), 6)
+        self.assertGreater(min(a[2:5]), 1 << 40)
+
+    def test_version(self):
+        from attnd.integrations.vllm import checks
+
+        with mock.patch("vllm.version.__version__", "0.99.0"), self.assertLogs("vllm.attnd", "WARNING") as logs:
+            checks._check_version()
+        self.assertIn("tested with vLLM 0.32.0, this is 0.99.0", logs.output[0])
+
+    def test_chosen(self):
+        c = config()
+        self.assertEqual(c.kv_transfer_config.kv_connector, "AttndConnector")
+        self.assertFalse(c.cache_config.enable_prefix_caching)
+        self.assertEqual(c.cache_config.block_size, 16)
+
+    def test_inert(self):
+        """As if the package were not there."""
+        from vllm.platforms import current_platform
+
+        c = config(backend=None)
+        self.assertIsNone(c.kv_transfer_config)
+        self.assertIsNone(c.scheduler_config.scheduler_cls)
+        self.assertTrue(c.cache_config.enable_prefix_caching)
+        self.assertEqual(c.cache_config.kv_cache_memory_bytes, 64 << 20)
+        self.assertEqual(type(current_platform).__mro__[1].__name__, "CpuPlatform")
+
+    def test_passed_over(self):
+        """Where vLLM takes no platform plug-ins it must not serve from elsewhere in silence."""
+        code = "import kit, vllm; vllm.EngineArgs(**kit.arguments(kit.llama(), 'ATTND')).create_engine_config()"
+        got = subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"VLLM_TARGET_DEVICE": "cpu"}, capture_output=True, text=True,
+            cwd=os.path.dirname(kit.__file__),
+        )  # fmt: skip
+        self.assertNotEqual(got.returncode, 0)
+        self.assertIn("ATTND", got.stderr.splitlines()[-1])
+
+    def test_no_daemon(self):
+        with self.assertRaisesRegex(RuntimeError, "no attnd daemon.*systemctl start attnd.socket.*ATTND_SOCKET"):
+            kit.Engine(llama())
+
+    def test_too_little(self):
+        with kit.Daemon("--pool-size", "64M"):
+            with self.assertRaisesRegex(ValueError, "cannot guarantee .*lower --kv-cache-memory-bytes"):
+                kit.Engine(llama(), kv_cache_memory_bytes=1 << 30)
+            with self.assertRaisesRegex(ValueError, "one request may need 16000: lower --max-model-len"):
+                kit.Engine(llama(), kv_cache_memory_bytes=None, max_model_len=16000)
+
+
+if __name__ == "__main__":
+    tap.main()
