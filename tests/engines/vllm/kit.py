@@ -21,6 +21,10 @@ from pathlib import Path
 SRC = Path(os.environ.get("SRC") or Path(__file__).resolve().parents[3])
 BUILD = Path(os.environ.get("BUILD") or SRC / "build")
 sys.path.insert(0, str(SRC / "tests/python"))
+_installed = os.environ.get("PYTHONPATH", "")
+import tap  # noqa: E402, F401
+
+os.environ["PYTHONPATH"] = _installed  # the package with its entry points; tap wants the tree's
 
 _INHERITED = "KIT_WORK" in os.environ
 WORK = Path(os.environ.get("KIT_WORK") or tempfile.mkdtemp(prefix="attnd-vllm-"))
