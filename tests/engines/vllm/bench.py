@@ -93,7 +93,6 @@ def main():
     a.add_argument("--layers", type=int, default=2)
     a.add_argument("--rounds", type=int, default=5)
     a.add_argument("--steps", type=int, default=24)
-    a.add_argument("--wait", action="store_true", help="measure when a line comes on standard input")
     o = a.parse_args()
     wanted, rng, folder = o.only.split(","), random.Random(1), model(o.layers)
     kw = dict(
@@ -102,14 +101,13 @@ def main():
     out, begun = {}, time.monotonic()
     with kit.Daemon("--pool-size", "2G"):
         progress("starting engines")
-        attnd = Runner(folder, **kw)
+        attnd = Runner(folder, ready=False, **kw)
         engines = {"attnd": attnd}
         if "decode_4k" in wanted or "decode_short" in wanted:
-            engines["vllm"] = Runner(folder, backend=None, **kw | {"kv_cache_memory_bytes": 2 << 30})
-        second = Runner(folder, **kw) if "ttft_shared" in wanted else None
-        if o.wait:
-            progress("ready")
-            sys.stdin.readline()
+            engines["vllm"] = Runner(folder, ready=False, backend=None, **kw | {"kv_cache_memory_bytes": 2 << 30})
+        second = Runner(folder, ready=False, **kw) if "ttft_shared" in wanted else None
+        for e in [*engines.values(), *([second] if second else [])]:
+            e.wait_ready()
         begun = time.monotonic()
         for name in wanted:
             progress(name)
