@@ -43,7 +43,7 @@ for name, value in {
     "OMP_NUM_THREADS": "2",
     "OMP_WAIT_POLICY": "passive",
     "TOKENIZERS_PARALLELISM": "false",
-    "VLLM_CACHE_ROOT": str(WORK / "cache"),
+    "VLLM_CACHE_ROOT": str(BUILD / "engines/cache"),
     "VLLM_CONFIG_ROOT": str(WORK / "config"),
 }.items():
     os.environ.setdefault(name, value)
