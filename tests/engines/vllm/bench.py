@@ -9,6 +9,7 @@ sleeps. The model has the layers of a Llama of 1B, two of them, with random weig
     decode_4k     step time, batch 8 at 4096 tokens: attnd / vLLM's own
     decode_short  the same at 64 tokens
     ttft_shared   a 768-token prompt's first token, in the second process / in the first
+    kv_memory     blocks in use after both have read the same prompts / after the first
 """
 
 import argparse
@@ -25,11 +26,12 @@ from processes import Runner
 if not os.environ.get("BENCH_OMP_WAIT_POLICY"):
     del os.environ["OMP_WAIT_POLICY"]  # each engine's own choice
 
-GOALS = {"decode_4k": 0.9, "decode_short": 1.1, "ttft_shared": 0.25}
+GOALS = {"decode_4k": 0.9, "decode_short": 1.1, "ttft_shared": 0.25, "kv_memory": 1.1}
 WHAT = {
     "decode_4k": "decode step on attnd / on vLLM's own CPU attention, batch 8 at 4096 tokens",
     "decode_short": "decode step on attnd / on vLLM's own CPU attention, batch 8 at 64 tokens",
     "ttft_shared": "first token of a 768-token prompt in the second process / in the first",
+    "kv_memory": "blocks in use by two engines / by one, same prompts",
 }
 BATCH = 8
 
@@ -78,6 +80,19 @@ def shared(first, second, rounds, rng):
     return ratios
 
 
+def memory(daemon, first, second, rng):
+    prompts = [prompt(768, rng) for _ in range(BATCH)]
+
+    def used():
+        return sum(c["blocks_evictable"] + c["blocks_referenced"] for c in daemon.ask("caches")["caches"])
+
+    before, counts = used(), []
+    for e in (first, second):
+        e.generate(prompts, 8)
+        counts.append(used() - before)
+    return [counts[1] / counts[0]]
+
+
 def figure(name, ratios):
     q = statistics.quantiles(ratios, n=10) if len(ratios) > 1 else ratios * 9
     return {
@@ -93,28 +108,28 @@ def main():
     a.add_argument("--layers", type=int, default=2)
     a.add_argument("--rounds", type=int, default=5)
     a.add_argument("--steps", type=int, default=24)
-    a.add_argument("--wait", action="store_true", help="measure when a line comes on standard input")
     o = a.parse_args()
     wanted, rng, folder = o.only.split(","), random.Random(1), model(o.layers)
     kw = dict(
         dtype="bfloat16", max_model_len=4608, max_num_batched_tokens=2048, kv_cache_memory_bytes=None, enable_prefix_caching=True
     )
     out, begun = {}, time.monotonic()
-    with kit.Daemon("--pool-size", "2G"):
+    with kit.Daemon("--pool-size", "2G") as daemon:
         progress("starting engines")
-        attnd = Runner(folder, **kw)
+        attnd = Runner(folder, ready=False, **kw)
         engines = {"attnd": attnd}
         if "decode_4k" in wanted or "decode_short" in wanted:
-            engines["vllm"] = Runner(folder, backend=None, **kw | {"kv_cache_memory_bytes": 2 << 30})
-        second = Runner(folder, **kw) if "ttft_shared" in wanted else None
-        if o.wait:
-            progress("ready")
-            sys.stdin.readline()
+            engines["vllm"] = Runner(folder, ready=False, backend=None, **kw | {"kv_cache_memory_bytes": 2 << 30})
+        second = Runner(folder, ready=False, **kw) if {"ttft_shared", "kv_memory"} & set(wanted) else None
+        for e in [*engines.values(), *([second] if second else [])]:
+            e.wait_ready()
         begun = time.monotonic()
         for name in wanted:
             progress(name)
             if name == "ttft_shared":
                 out[name] = figure(name, shared(attnd, second, 2 * o.rounds, rng))
+            elif name == "kv_memory":
+                out[name] = figure(name, memory(daemon, attnd, second, rng))
             else:
                 out[name] = figure(name, decode(engines, 4096 if name == "decode_4k" else 64, o.steps, o.rounds, rng))
         for e in [*engines.values(), *([second] if second else [])]:

@@ -21,10 +21,14 @@ from pathlib import Path
 SRC = Path(os.environ.get("SRC") or Path(__file__).resolve().parents[3])
 BUILD = Path(os.environ.get("BUILD") or SRC / "build")
 sys.path.insert(0, str(SRC / "tests/python"))
+_installed = os.environ.get("PYTHONPATH", "")
+import tap  # noqa: E402, F401
+
+os.environ["PYTHONPATH"] = _installed  # the package with its entry points; tap wants the tree's
 
 _INHERITED = "KIT_WORK" in os.environ
 WORK = Path(os.environ.get("KIT_WORK") or tempfile.mkdtemp(prefix="attnd-vllm-"))
-MODELS = WORK / "models"
+MODELS = BUILD / "engines/models"  # kept: they are always the same
 TINY = SRC / "client/examples/model"
 
 os.environ.setdefault("ATTND_LIBRARY", str(BUILD / "libattnd.so.0"))
@@ -39,7 +43,7 @@ for name, value in {
     "OMP_NUM_THREADS": "2",
     "OMP_WAIT_POLICY": "passive",
     "TOKENIZERS_PARALLELISM": "false",
-    "VLLM_CACHE_ROOT": str(WORK / "cache"),
+    "VLLM_CACHE_ROOT": str(BUILD / "engines/cache"),
     "VLLM_CONFIG_ROOT": str(WORK / "config"),
 }.items():
     os.environ.setdefault(name, value)
@@ -131,9 +135,9 @@ def _write(name, config, seed):
     from safetensors.torch import save_file
 
     folder = MODELS / name
-    if folder.exists():
+    if (folder / "config.json").exists():
         return str(folder)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     g = torch.Generator().manual_seed(seed)
 
     def r(*shape, k=1.0):
@@ -161,8 +165,8 @@ def _write(name, config, seed):
         if gemma:
             w |= {p + f"{x}_feedforward_layernorm.weight": torch.ones(hidden) for x in ("pre", "post")}
     kind = getattr(torch, config["torch_dtype"])
-    (folder / "config.json").write_text(json.dumps(config))
     save_file({k: t.to(kind) for k, t in w.items()}, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config))
     return str(folder)
 
 
@@ -185,9 +189,9 @@ def bloom(seed=3):
     from safetensors.torch import save_file
 
     folder = MODELS / "bloom"
-    if folder.exists():
+    if (folder / "config.json").exists():
         return str(folder)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     g = torch.Generator().manual_seed(seed)
 
     def r(*shape, k=1.0):
@@ -212,8 +216,8 @@ def bloom(seed=3):
         architectures=["BloomForCausalLM"], model_type="bloom", hidden_size=HIDDEN, n_layer=LAYERS, n_head=HEADS,
         vocab_size=VOCAB, layer_norm_epsilon=1e-5, torch_dtype="float32", bos_token_id=1, eos_token_id=2, seq_length=2048,
     )  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
     save_file(w, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config))
     return str(folder)
 
 

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 class Runner:
     """runner.py and its events."""
 
-    def __init__(self, model, **arguments):
+    def __init__(self, model, ready=True, **arguments):
         self.process = subprocess.Popen(
             [sys.executable, HERE / "runner.py", json.dumps({"model": model, **arguments})],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=open(kit.WORK / "runner.log", "ab"), text=True,
@@ -28,13 +28,17 @@ class Runner:
         )  # fmt: skip
         self.events = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
-        self.ready = self.wait(lambda e: e["event"] == "ready", 300)
+        if ready:
+            self.wait_ready()
 
     def _read(self):
         for line in self.process.stdout:
             if EVENT in line:
                 self.events.put(json.loads(line.split(EVENT, 1)[1]))
         self.events.put(None)
+
+    def wait_ready(self):
+        self.wait(lambda e: e["event"] == "ready", 300)
 
     def wait(self, wanted, seconds=120):
         while True:

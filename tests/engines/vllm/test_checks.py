@@ -58,7 +58,8 @@ class Checks(unittest.TestCase):
             "is_attention_free": "without attention",
             "is_diffusion": "diffusion",
         }.items():
-            with mock.patch.object(kind, name, True), self.assertRaisesRegex(ValueError, why):
+            said = mock.patch.object(kind, name, new_callable=mock.PropertyMock, return_value=True)
+            with said, self.assertRaisesRegex(ValueError, why):
                 check(c)
         with mock.patch.object(c.model_config, "runner_type", "pooling"), self.assertRaisesRegex(ValueError, "pooling"):
             check(c)
