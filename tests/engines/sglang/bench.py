@@ -39,6 +39,7 @@ def progress(text):
 
 def ratio(name, pairs):
     """Median and spread of paired ratios."""
+    progress(f"{name}: {statistics.median(a / b for a, b in pairs):.3f}")
     r = sorted(a / b for a, b in pairs)
     what, goal = GOALS[name]
     at = lambda p: r[min(len(r) - 1, round(p * (len(r) - 1)))]  # noqa: E731

@@ -45,7 +45,8 @@ class Docs(unittest.TestCase):
         cls.ports = [free_port(), free_port()]
         bin = Path(tempfile.mkdtemp())
         cls.bin = bin
-        (bin / "python").symlink_to(sys.executable)
+        (bin / "python").write_text(f"#!/bin/sh\nexec {sys.executable} \"$@\"\n")
+        (bin / "python").chmod(0o755)
         (bin / "attnctl").write_text(f'#!/bin/sh\nexec "{tap.BUILD}/attnctl" --socket "{cls.daemon.socket}" "$@"\n')
         (bin / "attnctl").chmod(0o755)
         cls.env = kit.environment(ATTND_SOCKET=str(cls.daemon.socket), PATH=f"{bin}:{os.environ['PATH']}")

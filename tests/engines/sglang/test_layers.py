@@ -130,7 +130,7 @@ class Layers(unittest.TestCase):
                 at += n
 
     def test_steps(self):
-        self.step([0, 1], [100, 7])
+        self.step([0, 1], [400, 7])  # more than the staging buffers have at first
         self.step([0, 1], [13, 1])  # mixed: a chunk, and a row that decodes
         for _ in range(3):
             self.step([1, 0], [1, 1], ForwardMode.DECODE)

@@ -195,6 +195,8 @@ class LayerJob:
             self.copied.run(plan, q, k, v, out)
             return
         s = self.staging
+        if s.max_tokens < n:
+            s.ensure(1 << (n - 1).bit_length())
         if self._of is not s.q:  # it has grown
             self._of = s.q
             self.direct.bind(s.q, s.k, s.v, s.out)
@@ -281,8 +283,6 @@ class AttndBackend(AttentionBackend):
             return
         step, self._next = self._next, None
         self.step = step or self._step(batch)
-        if self.staging is not None and self.staging.max_tokens < len(self.step.tokens):
-            self.staging.ensure(1 << (len(self.step.tokens) - 1).bit_length())
         self.session.begin(self.step)
 
     def _job(self, layer: RadixAttention, brings_kv: bool, sinks: Any) -> LayerJob:
