@@ -36,4 +36,7 @@ int leader_lookup_fd(struct leader *l, const char *realm, int *ret_fd, uint64_t 
 /** After MAIL_STOPPED: join the thread and free everything. NULL is fine. */
 void leader_destroy(struct leader *l);
 
+/** For a process that ends at once with the leader's thread running: remove the files of its sockets. */
+void leader_unlink(const struct leader *l);
+
 #endif

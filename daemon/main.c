@@ -80,6 +80,7 @@ static int serve(const struct config *cfg, char *const argv[])
 		r = 0;
 	}
 	if (leader && r) { /* its thread still runs on what would be freed: leave the rest to the kernel */
+		leader_unlink(leader);
 		listener_close(&listener, cfg->private_fd >= 0);
 		_exit(r == -EINTR ? EXIT_SUCCESS : EXIT_FAILURE);
 	}

@@ -512,6 +512,14 @@ static void close_endpoint(struct endpoint *e)
 			unlink(e->path[i]);
 }
 
+void publisher_unlink(const struct publisher *p)
+{
+	for (int i = 0; p && i < ENDPOINTS; i++)
+		for (int k = 0; k < 2; k++)
+			if (*p->at[i].path[k])
+				unlink(p->at[i].path[k]);
+}
+
 void publisher_stop(struct publisher *p)
 {
 	if (!p)

@@ -33,4 +33,7 @@ int publisher_start(const struct config *cfg, struct events *events, struct mail
 /** Join and unbind. NULL is fine. */
 void publisher_stop(struct publisher *p);
 
+/** Only remove its sockets' files: the process ends at once. */
+void publisher_unlink(const struct publisher *p);
+
 #endif

@@ -68,6 +68,7 @@ static void configure(void)
 			(char[]){"--peek-entries=64"},
 			(char[]){"--max-sequences=9"},
 			(char[]){"--numa=false"},
+			(char[]){"--events-socket=none"},
 			NULL};
 
 	log_set_level(LOG_LEVEL_ERR);
