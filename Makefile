@@ -167,7 +167,7 @@ TMPFILES := $(wildcard systemd/*.tmpfiles)
 CONFIGS := $(wildcard systemd/*.conf)
 DOCS := README.md $(wildcard docs/*.md)
 
-PAGES := attnctl.1 libattnd.3 attnd.conf.5 attnd.7 attnd.8
+PAGES := attnctl.1 attnd-bench.1 libattnd.3 attnd.conf.5 attnd.7 attnd.8
 MAN := $(addprefix $(O)/man/,$(PAGES) attnctl.bash)
 man: $(MAN)
 $(O)/man/%: docs/man/%.in docs/man/generate daemon/config.h client/ctl/commands.h client/attnd.h | deps
