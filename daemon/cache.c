@@ -1135,6 +1135,8 @@ static const char *check_block(const struct cache *c, uint32_t id)
 	const struct attnd_block *b = cache_block(c, id);
 	uint32_t kids = 0, held = 0;
 
+	if (atomic_load_explicit(&b->place, memory_order_relaxed) >> 32 != c->ext[id / c->blocks_per_slab].slab)
+		return "a block that is not in its extent's slab";
 	if ((a->peek != 0) !=
 	    (c->peek && c->peek->entries && a->state == BLOCK_PUBLIC && cache_count(c, id) == c->block_size))
 		return "the hashes of prefixes are not those of the full published blocks";

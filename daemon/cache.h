@@ -225,8 +225,9 @@ void cache_publish(struct cache *c, struct account *a, uint32_t id, uint32_t ns,
 void cache_filled(struct cache *c, uint32_t id);
 
 /**
- * A published block and a private copy of it, which holds the same and more, trade places, flags and
- * tokens: the published one then holds what the copy held. Nobody but the caller uses either.
+ * A published block and a private copy of it in the same slab, which holds the same and more, trade
+ * places, flags and tokens: the published one then holds what the copy held. Nobody but the caller
+ * uses either.
  */
 void cache_trade_places(struct cache *c, uint32_t id, uint32_t copy);
 

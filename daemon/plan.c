@@ -346,7 +346,8 @@ struct plan *plan_find(struct plan *list, uint32_t tag)
 
 /*
  * The copy of a published tail of our own that a rolled-back row wrote into, while nobody else holds
- * it: the two trade places, so that the tail goes on with the new tokens instead of beside them.
+ * it: the two trade places, so that the tail goes on with the new tokens instead of beside them. Only
+ * within a slab: who gives a slab away counts on it that its descriptors' blocks are all in it.
  */
 static void rejoin_tail(struct plan *p, struct plan_row *r)
 {
@@ -358,6 +359,8 @@ static void rejoin_tail(struct plan *p, struct plan_row *r)
 	if (!r->back || !r->copies || h->stand != tail || a->state != BLOCK_PUBLIC || a->refs != 1 || a->held_kids ||
 	    a->owner || a->frozen || cache_count(c, tail) > r->copy_slots ||
 	    h->stand_pos != (uint64_t)cache_block(c, tail)->position + cache_count(c, tail))
+		return;
+	if (tail / c->blocks_per_slab != copy / c->blocks_per_slab)
 		return;
 	cache_trade_places(c, tail, copy);
 	a->owner = h->serial;
