@@ -14,7 +14,7 @@ cd "$(dirname "$0")"
 . ./env.sh
 : "${BUILD:?}"
 case ${1:-} in
---short) thin=60 ;;
+--short) thin=150 ;;
 --long) thin=4 ;;
 --all) thin=1 ;;
 *) thin=12 ;;
@@ -54,7 +54,7 @@ jobs() {
 		[ "${cpu%v=false}" = "$cpu" ] || isa=''
 		echo "$cpu|choice $(has "$cpu")"
 		echo "$cpu|check-kernels $isa --thin $thin --seed $i"
-		[ $thin = 60 ] && [ "$cpu" != 256 ] || echo "$cpu|tests/daemon/test_exec"
+		[ $thin = 150 ] && [ "$cpu" != 256 ] || echo "$cpu|tests/daemon/test_exec"
 	done
 	for t in $unit_tests; do
 		echo "256|tests/$t"
