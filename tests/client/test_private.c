@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "../../client/attnd.h"
+#include "../skip.h"
 
 static const char *const small[] = {"--pool-size", "16M", NULL};
 /* A machine may be busy and a daemon built with sanitizers. */

@@ -18,6 +18,7 @@
 #include "../../daemon/lead.h"
 #include "../integration/raw.h"
 #include "../integration/toy.h"
+#include "../skip.h"
 
 enum { OTHER_UID = 4242 };
 

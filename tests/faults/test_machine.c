@@ -23,6 +23,7 @@
 #include "../../shm/futex.h"
 #include "../integration/raw.h"
 #include "../integration/toy.h"
+#include "../skip.h"
 
 static bool logged(const struct daemon *d, const char *words)
 {

@@ -23,6 +23,7 @@
 
 #include "../integration/raw.h"
 #include "../integration/toy.h"
+#include "../skip.h"
 
 static struct daemon daemon_;
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "toy.h"
+#include "../skip.h"
 
 enum { PROMPT = 100, SHARED = 77 };
 
