@@ -52,7 +52,7 @@ integration := $(addprefix $(O)/tests/integration/,raw.o harness.o toy.o)
 test_env = CMOCKA_MESSAGE_OUTPUT=TAP ATTND_DAEMON='$(abspath $(O))/attnd' BUILD='$(abspath $(O))' SRC='$(CURDIR)' PREFIX='$(PREFIX)' \
   ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:abort_on_error=0:allocator_may_return_null=1 \
   UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-  TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions='$(CURDIR)/tests/tsan.supp' OPENBLAS_NUM_THREADS=1
+  TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0:suppressions='$(CURDIR)/tests/tsan.supp' OPENBLAS_NUM_THREADS=1
 prove = $(test_env) prove --exec 'timeout -k 10 $(TEST_SECONDS)' -j$(TEST_JOBS) --timer
 
 chosen = $(if $(TESTS),$(foreach t,$(1),$(if $(strip $(foreach p,$(TESTS),$(findstring $(p),$(t)))),$(t))),$(1))
