@@ -702,6 +702,18 @@ int cache_grant(struct cache *c, struct account *a, uint64_t blocks)
 	return 0;
 }
 
+/* What is kept of a block that is in no list and has no children. */
+static struct block_aux unlinked(uint8_t state)
+{
+	return (struct block_aux){.state = state,
+				  .chain = NONE,
+				  .prev = NONE,
+				  .next = NONE,
+				  .first_kid = NONE,
+				  .kid_prev = NONE,
+				  .kid_next = NONE};
+}
+
 uint32_t cache_alloc(struct cache *c, struct account *account, uint32_t ns)
 {
 	struct block_aux *a;
@@ -717,14 +729,8 @@ uint32_t cache_alloc(struct cache *c, struct account *account, uint32_t ns)
 	c->free--;
 	cache_block(c, id)->ns = ns;
 	count_held(c, id, 1);
-	*a = (struct block_aux){.state = BLOCK_PRIVATE,
-				.refs = 1,
-				.chain = NONE,
-				.prev = NONE,
-				.next = NONE,
-				.first_kid = NONE,
-				.kid_prev = NONE,
-				.kid_next = NONE};
+	*a = unlinked(BLOCK_PRIVATE);
+	a->refs = 1;
 	account_hold(c, account, id);
 	return id;
 }
@@ -832,6 +838,16 @@ static int set_format(struct cache *c, uint64_t features, enum attnd_wire_field 
 	return 0;
 }
 
+void cache_describe_layout(const struct cache *c, struct attnd_meta_cache *m)
+{
+	m->layout_id = c->fmt.layout_id;
+	m->layout_version = c->fmt.layout_version;
+	m->k_lanes = c->fmt.k_lanes;
+	m->k_ilv = c->fmt.k_ilv;
+	m->v_lanes = c->fmt.v_lanes;
+	m->v_ilv = c->fmt.v_ilv;
+}
+
 static void describe(const struct cache *c)
 {
 	struct attnd_meta_cache *m = &c->pool->meta->caches[c->id];
@@ -839,12 +855,7 @@ static void describe(const struct cache *c)
 	atomic_store_explicit(&m->num_extents, 0, memory_order_relaxed);
 	m->identity = c->identity;
 	memcpy(m->realm, c->realm, sizeof(m->realm));
-	m->layout_id = c->fmt.layout_id;
-	m->layout_version = c->fmt.layout_version;
-	m->k_lanes = c->fmt.k_lanes;
-	m->k_ilv = c->fmt.k_ilv;
-	m->v_lanes = c->fmt.v_lanes;
-	m->v_ilv = c->fmt.v_ilv;
+	cache_describe_layout(c, m);
 	m->blocks_per_slab = c->blocks_per_slab;
 	m->block_bytes = c->block_bytes;
 	m->seal = seal_cache(m);
@@ -1025,13 +1036,7 @@ static void restore_block(struct cache *c, uint32_t id, bool verify)
 	struct block_aux *a = cache_aux(c, id);
 	bool full = cache_count(c, id) == c->block_size;
 
-	*a = (struct block_aux){.state = BLOCK_PUBLIC,
-				.chain = NONE,
-				.prev = NONE,
-				.next = NONE,
-				.first_kid = NONE,
-				.kid_prev = NONE,
-				.kid_next = NONE};
+	*a = unlinked(BLOCK_PUBLIC);
 	if (!full) { /* the hash of a full block only; its flags are not in it */
 		b->hash = 0;
 		if (verify)

@@ -191,6 +191,9 @@ struct restored_cache; /* restore.h */
 int cache_restore(struct pool *p, struct ns_table *ns, struct attnd_counters *counters, struct attnd_peek_table *peek,
 		  const struct restored_cache *r, uint64_t features, bool verify, struct cache **ret);
 
+/** The layout of its tiles into its entry of meta, which is sealed after that. */
+void cache_describe_layout(const struct cache *c, struct attnd_meta_cache *m);
+
 /** Free what is the process's of a cache, and leave pool and meta as they are, for the next daemon. */
 void cache_leave(struct cache *c);
 

@@ -2,17 +2,8 @@
 /* A cache's identity within its limits (identity.h). */
 #include "identity.h"
 
+#include <sodium.h>
 #include <string.h>
-
-static bool all_zero(const void *p, size_t bytes)
-{
-	const unsigned char *c = p;
-
-	while (bytes--)
-		if (*c++)
-			return false;
-	return true;
-}
 
 static bool good_name(const char name[ATTND_MAX_NAME])
 {
@@ -21,7 +12,7 @@ static bool good_name(const char name[ATTND_MAX_NAME])
 	for (size_t i = 0; i < n; i++)
 		if (name[i] < 0x20 || name[i] > 0x7e || name[i] == '/')
 			return false;
-	return n && all_zero(name + n, ATTND_MAX_NAME - n);
+	return n && sodium_is_zero((const unsigned char *)name + n, ATTND_MAX_NAME - n);
 }
 
 static bool good_scale(const struct attnd_wire_cache *w)
@@ -57,7 +48,7 @@ struct answer identity_check(const struct attnd_wire_cache *w)
 		return ANSWER_BAD(EINVAL, LAYOUT, ATTND_WIRE_LAYOUTS - 1);
 	if (w->block_size < least || w->block_size > ATTND_MAX_BLOCK_SIZE || (w->block_size & (w->block_size - 1)))
 		return ANSWER_BAD(EINVAL, BLOCK_SIZE, ATTND_MAX_BLOCK_SIZE);
-	if (w->v_in_k > 1 || !all_zero(w->reserved, sizeof(w->reserved)))
+	if (w->v_in_k > 1 || !sodium_is_zero((const unsigned char *)w->reserved, sizeof(w->reserved)))
 		return ANSWER_BAD(EINVAL, RESERVED, 0);
 	return ANSWER_OK;
 }

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sodium.h>
 #include <string.h>
 
 #include "../kernels/cpu.h"
@@ -67,16 +68,6 @@ static struct answer payload(struct leader *l, struct lead_session *ls, const st
 	return ANSWER_OK;
 }
 
-static bool all_zero(const void *p, size_t bytes)
-{
-	const unsigned char *c = p;
-
-	while (bytes--)
-		if (*c++)
-			return false;
-	return true;
-}
-
 /* ---- Engines and caches ---- */
 
 static struct engine_maker maker(const struct lead_session *ls)
@@ -105,7 +96,7 @@ static struct answer op_engine(struct leader *l, struct lead_session *ls, const 
 		return a;
 	if (w.reserved[0] || w.reserved[1])
 		return ANSWER_BAD(EINVAL, RESERVED, 0);
-	if (all_zero(w.id, sizeof(w.id)))
+	if (sodium_is_zero((const unsigned char *)w.id, sizeof(w.id)))
 		return ANSWER_BAD(EINVAL, ENGINE_ID, 0);
 	if (ls->engine)
 		return ANSWER_BAD(EBUSY, ENGINE, 0);

@@ -182,12 +182,7 @@ int repack_run(struct cache *c, const struct restored_cache *r)
 	e = atomic_load(&x.error);
 	if (!e) {
 		settle_hashes(&x);
-		m->layout_id = c->fmt.layout_id;
-		m->layout_version = c->fmt.layout_version;
-		m->k_lanes = c->fmt.k_lanes;
-		m->k_ilv = c->fmt.k_ilv;
-		m->v_lanes = c->fmt.v_lanes;
-		m->v_ilv = c->fmt.v_ilv;
+		cache_describe_layout(c, m);
 		atomic_signal_fence(memory_order_seq_cst);
 		m->seal = seal_cache(m);
 	}
