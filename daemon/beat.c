@@ -25,7 +25,7 @@ static uint64_t used_bytes(const struct pool *p)
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++) {
 		const struct cache *c = p->caches[i];
 
-		bytes += c ? (c->total - c->free) * c->block_bytes * p->num_nodes : 0;
+		bytes += c ? (c->total - c->free) * c->share_bytes * p->num_nodes : 0;
 	}
 	return bytes;
 }

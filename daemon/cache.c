@@ -77,7 +77,7 @@ static void lru_insert(struct cache *c, uint32_t id)
 static void count_held(struct cache *c, uint32_t id, int n)
 {
 	cache_ext(c, id)->held += (uint32_t)n;
-	ns_hold(c->ns, cache_block(c, id)->ns, n * (int64_t)c->block_bytes);
+	ns_hold(c->ns, cache_block(c, id)->ns, n * (int64_t)c->share_bytes);
 }
 
 /* A block's hold has passed from 0 to 1: so have, perhaps, its ancestors'. */
@@ -119,16 +119,16 @@ static void release_up(struct cache *c, uint32_t id)
 static void put_free(struct cache *c, uint32_t id)
 {
 	struct block_aux *a = cache_aux(c, id);
-	uint32_t chain = a->chain;
+	uint32_t chain = a->chain, *head = &c->free_head[cache_block_node(c, id)];
 
 	*a = (struct block_aux){.state = BLOCK_FREE,
-				.next = c->free_head,
+				.next = *head,
 				.prev = NONE,
 				.first_kid = NONE,
 				.kid_prev = NONE,
 				.kid_next = NONE,
 				.chain = chain};
-	c->free_head = id;
+	*head = id;
 	c->free++;
 }
 
@@ -545,17 +545,10 @@ static int add_slab(struct cache *c)
 	return 0;
 }
 
-static void give_slab(struct cache *c, uint32_t ext)
+/* Blocks [lo, hi) are free no longer: they lose their places. */
+static void take_free(struct cache *c, uint32_t *p, uint32_t lo, uint32_t hi)
 {
-	struct block_extent *e = &c->ext[ext];
-	uint32_t lo = ext * c->blocks_per_slab, hi = lo + c->blocks_per_slab;
-	enum metrics_reason why = watch_reason(c->pool, METRICS_REASON_slab);
-
-	for (uint32_t id = lo; id < hi; id++)
-		if (cache_aux(c, id)->state == BLOCK_PUBLIC)
-			evict_subtree(c, id);
-	watch_reason(c->pool, why);
-	for (uint32_t *p = &c->free_head; *p != NONE;) {
+	while (*p != NONE) {
 		uint32_t id = *p;
 
 		if (id < lo || id >= hi) {
@@ -566,6 +559,20 @@ static void give_slab(struct cache *c, uint32_t ext)
 		atomic_store_explicit(&cache_block(c, id)->place, ATTND_PLACE_NONE, memory_order_release);
 		c->free--;
 	}
+}
+
+static void give_slab(struct cache *c, uint32_t ext)
+{
+	struct block_extent *e = &c->ext[ext];
+	uint32_t lo = ext * c->blocks_per_slab, hi = lo + c->blocks_per_slab;
+	enum metrics_reason why = watch_reason(c->pool, METRICS_REASON_slab);
+
+	for (uint32_t id = lo; id < hi; id++)
+		if (cache_aux(c, id)->state == BLOCK_PUBLIC)
+			evict_subtree(c, id);
+	watch_reason(c->pool, why);
+	for (uint32_t node = 0; node < c->pool->num_nodes; node++)
+		take_free(c, &c->free_head[node], lo, hi);
 	c->total -= c->blocks_per_slab;
 	KILL_POINT(slab_emptied);
 	pool_return_slab(c->pool, e->slab);
@@ -714,18 +721,45 @@ static struct block_aux unlinked(uint8_t state)
 				  .kid_next = NONE};
 }
 
-uint32_t cache_alloc(struct cache *c, struct account *account, uint32_t ns)
+/* Evict one leaf, of the next of its priority one that lies on this node if there is any. */
+static bool evict_on(struct cache *c, uint32_t node)
+{
+	uint32_t id = cache_goes_after(c, NONE);
+
+	for (int i = 0; c->spread && i < LRU_LOOK && id != NONE; i++, id = cache_aux(c, id)->next) {
+		if (cache_block_node(c, id) == node) {
+			(void)cache_drop(c, id);
+			return true;
+		}
+	}
+	return cache_evict(c);
+}
+
+/* The list that a block comes from: its node's, else the next that has any. */
+static uint32_t *free_list(struct cache *c, uint32_t node)
+{
+	uint32_t n = c->pool->num_nodes;
+
+	for (uint32_t i = 0; c->spread && i + 1 < n && c->free_head[node] == NONE; i++)
+		node = node + 1 < n ? node + 1 : 0;
+	return &c->free_head[node];
+}
+
+uint32_t cache_alloc(struct cache *c, struct account *account, uint32_t ns, uint32_t index)
 {
 	struct block_aux *a;
-	uint32_t id;
+	uint32_t id, *head, node = 0;
 
-	if (c->free_head == NONE && add_slab(c) && !cache_evict(c))
+	if (c->spread)
+		node = (index << c->slots_shift) / c->fmt.chunk % c->pool->num_nodes;
+	if (!c->free && add_slab(c) && !evict_on(c, node))
 		(void)steal_slab(c);
-	id = c->free_head;
+	head = free_list(c, node);
+	id = *head;
 	if (id == NONE)
 		return NONE;
 	a = cache_aux(c, id);
-	c->free_head = a->next;
+	*head = a->next;
 	c->free--;
 	cache_block(c, id)->ns = ns;
 	count_held(c, id, 1);
@@ -782,7 +816,7 @@ static double thread_speed(uint64_t features)
 	return 5;
 }
 
-/* KV heads over nodes, unevenly where they do not divide; nodes beyond the heads store nothing. */
+/* KV heads over nodes, unevenly where they do not divide; all of them on each if a block lies on one. */
 int cache_formats(const struct pool *p, const struct attnd_wire_cache *id, uint64_t features,
 		  struct cache_node nodes[POOL_MAX_NODES], struct attnd_kv_format *ret_all, uint64_t *ret_block_bytes,
 		  struct attnd_ops *ret_ops)
@@ -805,12 +839,14 @@ int cache_formats(const struct pool *p, const struct attnd_wire_cache *id, uint6
 	for (uint32_t i = 0; i < n && !r; i++) {
 		struct cache_node *node = &nodes[i];
 
-		*node = (struct cache_node){.head0 = head};
-		node->heads = spec.num_kv_heads = all / n + (i < all % n);
-		head += node->heads;
-		if (node->heads)
-			r = attnd_format_init(features, &spec, &node->fmt, ret_ops);
-		layer = node->heads && node->fmt.layer_bytes > layer ? node->fmt.layer_bytes : layer;
+		*node = (struct cache_node){.head0 = head, .heads = all};
+		if (!cache_spreads(all, n)) {
+			node->heads = all / n + (i < all % n);
+			head += node->heads;
+		}
+		spec.num_kv_heads = node->heads;
+		r = attnd_format_init(features, &spec, &node->fmt, ret_ops);
+		layer = node->fmt.layer_bytes > layer ? node->fmt.layer_bytes : layer;
 	}
 	*ret_block_bytes = (uint64_t)id->num_layers * layer;
 	return r;
@@ -829,7 +865,10 @@ static int set_format(struct cache *c, uint64_t features, enum attnd_wire_field 
 	c->block_size = id->block_size;
 	while ((UINT32_C(1) << c->slots_shift) < c->block_size)
 		c->slots_shift++;
-	c->blocks_per_slab = (uint32_t)(c->pool->slab_bytes / c->block_bytes);
+	c->spread = cache_spreads(id->num_kv_heads, c->pool->num_nodes);
+	c->blocks_per_node = (uint32_t)(c->pool->slab_bytes / c->block_bytes);
+	c->blocks_per_slab = c->blocks_per_node * (c->spread ? c->pool->num_nodes : 1);
+	c->share_bytes = c->spread ? c->block_bytes / c->pool->num_nodes : c->block_bytes;
 	c->flag_bytes = id->num_layers * id->num_kv_heads;
 	if (!c->blocks_per_slab) {
 		*field = ATTND_FIELD_BLOCK_BYTES;
@@ -929,7 +968,8 @@ static int cache_make(struct pool *p, struct ns_table *ns, struct attnd_counters
 	strncpy(c->realm, realm, sizeof(c->realm) - 1);
 	set_peek_salt(c);
 	cache_set_share(c);
-	c->free_head = NONE;
+	for (uint32_t i = 0; i < POOL_MAX_NODES; i++)
+		c->free_head[i] = NONE;
 	for (int i = 0; i < CACHE_PRIORITIES; i++)
 		c->lru[i] = (struct lru_list){NONE, NONE};
 	c->scrub.id = c->scrub.want = NONE;

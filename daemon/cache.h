@@ -79,20 +79,26 @@ struct cache {
 	struct attnd_peek_table *peek;	 /* of the realm; NULL: none */
 	uint8_t peek_salt[16];		 /* its identity, as peek keys mix it */
 	struct attnd_wire_cache identity;
-	/* What a node stores: KV heads [head0, head0 + heads). */
+	/*
+	 * What a node stores of a block: KV heads [head0, head0 + heads). With fewer heads than nodes a
+	 * block lies whole on one (`spread`), chunk after chunk on another, as long as there is room.
+	 */
 	struct cache_node nodes[POOL_MAX_NODES];
+	bool spread;
 	struct attnd_kv_format fmt; /* of all heads: constants, and what a block would be on one node */
 	struct attnd_ops ops;
 	uint32_t block_size;
 	uint32_t slots_shift; /* log2(block_size) */
-	uint64_t block_bytes; /* on each node: the pitch of its pieces */
+	uint64_t block_bytes; /* on each node that stores of it: the pitch of its pieces */
+	uint64_t share_bytes; /* that a block takes of each node, in the mean */
 	uint32_t blocks_per_slab;
-	uint32_t flag_bytes; /* of a block */
-	double flops_a_ns;   /* of a thread with these kernels, about: to cut work by */
+	uint32_t blocks_per_node; /* of a slab */
+	uint32_t flag_bytes;	  /* of a block */
+	double flops_a_ns;	  /* of a thread with these kernels, about: to cut work by */
 	struct block_extent *ext;
 	uint32_t num_ext, cap_ext;
 	struct attnd_index index;
-	uint32_t free_head;
+	uint32_t free_head[POOL_MAX_NODES]; /* by the node that stores it, if it is spread; else the first */
 	struct lru_list {
 		uint32_t first, last;
 	} lru[CACHE_PRIORITIES]; /* evictable leaves, oldest first */
@@ -137,12 +143,30 @@ static inline uint8_t *cache_flags(const struct cache *c, uint32_t id)
 {
 	return cache_ext(c, id)->flags + (size_t)(id % c->blocks_per_slab) * c->flag_bytes;
 }
-/** Offset of a block's piece on each node. */
-static inline uint64_t cache_offset(const struct cache *c, uint32_t id)
+/** The node that stores a block of a spread cache; else 0. */
+static inline uint32_t cache_block_node(const struct cache *c, uint32_t id)
 {
 	uint64_t place = atomic_load_explicit(&cache_block(c, id)->place, memory_order_relaxed);
 
-	return (place >> 32) * c->pool->slab_bytes + (place & UINT32_MAX) * c->block_bytes;
+	return c->spread ? (uint32_t)place / c->blocks_per_node : 0;
+}
+/** Offset of a block's piece on each node that stores of it. */
+static inline uint64_t cache_offset(const struct cache *c, uint32_t id)
+{
+	uint64_t place = atomic_load_explicit(&cache_block(c, id)->place, memory_order_relaxed);
+	uint32_t at = (uint32_t)place;
+
+	return (place >> 32) * c->pool->slab_bytes + (c->spread ? at % c->blocks_per_node : at) * c->block_bytes;
+}
+/** Does this node store something of a block that stands on `at` (cache_block_node)? */
+static inline bool cache_stores(const struct cache *c, uint32_t at, uint32_t node)
+{
+	return !c->spread || at == node;
+}
+/** Of a geometry with so many KV heads. */
+static inline bool cache_spreads(uint32_t num_kv_heads, uint32_t num_nodes)
+{
+	return num_kv_heads < num_nodes;
 }
 static inline uint32_t cache_count(const struct cache *c, uint32_t id)
 {
@@ -208,9 +232,11 @@ uint64_t cache_capacity(const struct cache *c);
 /** Grant an account so many blocks, backed by slabs of the cache's own. 0 or -ENOMEM. */
 int cache_grant(struct cache *c, struct account *a, uint64_t blocks);
 
-/** A private block of a namespace with one reference: free, else a new slab, else by eviction. ATTND_BLOCK_NONE:
- * none. */
-uint32_t cache_alloc(struct cache *c, struct account *a, uint32_t ns);
+/**
+ * A private block of a namespace with one reference, for a block index: free, else a new slab, else by
+ * eviction. ATTND_BLOCK_NONE: none.
+ */
+uint32_t cache_alloc(struct cache *c, struct account *a, uint32_t ns, uint32_t index);
 
 /* `a`: through whose account; NULL: the commons. */
 void cache_ref(struct cache *c, struct account *a, uint32_t id);

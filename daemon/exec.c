@@ -17,10 +17,12 @@ enum {
 
 /* ---- Writing ---- */
 
-/* One layer of a block on a NUMA node, and its tiles' flags. */
+/* One layer of a block, of what a NUMA node's items compute with, and its tiles' flags. */
 static char *layer_slice(const struct job *j, uint32_t node, const struct table_entry *e, uint32_t layer)
 {
-	return j->bases[node] + e->offset + layer * j->plan->cache->nodes[node].fmt.layer_bytes;
+	const struct cache *c = j->plan->cache;
+
+	return j->bases[c->spread ? e->node : node] + e->offset + layer * c->nodes[node].fmt.layer_bytes;
 }
 
 static uint8_t *layer_flags(const struct job *j, uint32_t node, const struct table_entry *e, uint32_t layer)
@@ -91,14 +93,16 @@ static void write_block(const struct job *j, const struct plan_row *r, uint32_t 
 
 static void write_row(const struct job *j, const struct plan_row *r, uint32_t node, uint32_t from, uint32_t to)
 {
-	uint32_t B = j->plan->cache->block_size;
+	const struct cache *c = j->plan->cache;
+	uint32_t B = c->block_size;
 
 	from = from > r->cached ? from : r->cached;
 	while (from < to) {
 		uint32_t pos = r->start + from, end = (pos / B + 1) * B - r->start;
 
 		end = end < to ? end : to;
-		write_block(j, r, node, pos / B, from, end);
+		if (cache_stores(c, plan_entry(j->plan, r, pos / B)->node, node))
+			write_block(j, r, node, pos / B, from, end);
 		from = end;
 	}
 }
@@ -460,7 +464,7 @@ static void run_item(struct team_job *tj, uint32_t phase, uint32_t item, struct 
 	if (phase == 0)
 		run_write(j, &j->work->writes[item % n], item / n);
 	else if (phase == 1)
-		run_attend(j, &j->list->items[item], j->list, m);
+		run_attend(j, &j->list->items[j->list->by_node ? j->list->by_node[item] : item], j->list, m);
 	else
 		run_merge(j, &j->list->merges[item], j->list, m);
 }

@@ -85,7 +85,7 @@ static void read_block(const struct export *x, uint32_t node, uint32_t position,
 		.num_heads = m->heads,
 	};
 
-	if (m->heads)
+	if (cache_stores(c, e->node, node))
 		c->ops.read(&a);
 }
 

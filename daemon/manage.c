@@ -62,7 +62,7 @@ static json_t *refusal(int error, const char *text)
 
 static uint64_t bytes_of(const struct cache *c, uint64_t blocks)
 {
-	return blocks * c->block_bytes * c->pool->num_nodes;
+	return blocks * c->share_bytes * c->pool->num_nodes;
 }
 
 /* ---- Which cache ---- */

@@ -167,10 +167,12 @@ static void take_ns(const struct leader *l, struct metrics_snapshot *s, uint32_t
 
 static void add_cache(struct cache_entry *e, const struct cache *c)
 {
-	e->total += c->total * c->block_bytes;
-	e->free += c->free * c->block_bytes;
-	e->evictable += c->evictable * c->block_bytes;
-	e->granted += c->granted * c->block_bytes;
+	const uint64_t bytes = c->share_bytes * c->pool->num_nodes;
+
+	e->total += c->total * bytes;
+	e->free += c->free * bytes;
+	e->evictable += c->evictable * bytes;
+	e->granted += c->granted * bytes;
 	e->evicted += c->evicted;
 }
 
@@ -193,8 +195,8 @@ static void take_caches(const struct leader *l, struct metrics_snapshot *s, uint
 			}
 		}
 		add_cache(e, c);
-		s->bytes_referenced += (c->total - c->free - c->evictable) * c->block_bytes * p->num_nodes;
-		s->bytes_cached += c->evictable * c->block_bytes * p->num_nodes;
+		s->bytes_referenced += (c->total - c->free - c->evictable) * c->share_bytes * p->num_nodes;
+		s->bytes_cached += c->evictable * c->share_bytes * p->num_nodes;
 	}
 }
 

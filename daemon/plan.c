@@ -89,8 +89,7 @@ static bool make_room(const struct plan *p, const struct need *n)
 
 static void ext_add(struct plan_row *r, const struct cache *c, uint32_t id, bool own)
 {
-	r->ext[r->num_ext++] = (struct table_entry){
-		.offset = cache_offset(c, id), .flags = cache_flags(c, id), .id = id, .own = own};
+	r->ext[r->num_ext++] = table_entry(c, id, own);
 }
 
 static void drop_row(struct plan *p, struct plan_row *r)
@@ -133,7 +132,7 @@ static int take_blocks(struct plan *p, struct plan_row *r, const struct need *n)
 		r->num_ext -= n->taken != 0;
 	}
 	while (blocks--) {
-		uint32_t id = cache_alloc(c, a, r->seq->ns);
+		uint32_t id = cache_alloc(c, a, r->seq->ns, r->from + r->num_ext);
 
 		if (id == NONE) {
 			drop_row(p, r);
@@ -176,10 +175,10 @@ static bool beyond_quota(const struct plan *p, const struct plan_row *r, const s
 
 	if (n->blocks <= c->free + cache_free_slabs(c) * c->blocks_per_slab)
 		return false;
-	if (pool->namespace_quota != UINT64_MAX && held + more * c->block_bytes > pool->namespace_quota)
+	if (pool->namespace_quota != UINT64_MAX && held + more * c->share_bytes > pool->namespace_quota)
 		return true;
 	return pool->engine_quota != UINT64_MAX && a &&
-	       (a->used + n->blocks + (n->taken ? account_path(c, a, n->stand) : 0)) * c->block_bytes >
+	       (a->used + n->blocks + (n->taken ? account_path(c, a, n->stand) : 0)) * c->share_bytes >
 		       pool->engine_quota;
 }
 

@@ -40,8 +40,7 @@ const char *repack_possible(const struct pool *p, const struct attnd_meta_cache 
 	if (stored_format(m, &all.spec, &old, &read))
 		return "the layout of its tiles is unknown";
 	for (uint32_t i = 0; i < p->num_nodes; i++)
-		if (nodes[i].heads && (stored_format(m, &nodes[i].fmt.spec, &old, &read) ||
-				       old.layer_bytes != nodes[i].fmt.layer_bytes))
+		if (stored_format(m, &nodes[i].fmt.spec, &old, &read) || old.layer_bytes != nodes[i].fmt.layer_bytes)
 			return "its tiles have another size in the layout of these kernels";
 	if (block_bytes != m->block_bytes)
 		return "its blocks have another size";
@@ -107,8 +106,9 @@ static void repack_block(struct repack *x, uint32_t i, const struct rows *w)
 
 	x->bad[i] = cache_aux(c, id)->verify && scrub_hash(c, id) != cache_block(c, id)->hash;
 	for (uint32_t node = 0; node < c->pool->num_nodes && !x->bad[i]; node++)
-		for (uint32_t layer = 0; layer < c->identity.num_layers && c->nodes[node].heads; layer++)
-			repack_layer(x, id, node, layer, w);
+		for (uint32_t layer = 0; layer < c->identity.num_layers; layer++)
+			if (cache_stores(c, cache_block_node(c, id), node))
+				repack_layer(x, id, node, layer, w);
 }
 
 static void *repack_some(void *arg)
@@ -169,8 +169,7 @@ int repack_run(struct cache *c, const struct restored_cache *r)
 	int e = 0;
 
 	for (uint32_t i = 0; i < c->pool->num_nodes && !e; i++)
-		if (c->nodes[i].heads)
-			e = stored_format(m, &c->nodes[i].fmt.spec, &x.old[i], &x.read);
+		e = stored_format(m, &c->nodes[i].fmt.spec, &x.old[i], &x.read);
 	x.bad = calloc(r->num_blocks ? r->num_blocks : 1, sizeof(*x.bad));
 	if (e || !x.bad) {
 		free(x.bad);

@@ -33,10 +33,11 @@ static json_t *cache_report(const struct cache *c)
 			 (int)id->head_dim, "head_dim_v", (int)id->head_dim_v, "kv_dtype", dtypes[id->kv_dtype],
 			 "layout", layouts[id->layout], "block_size", (int)id->block_size, "engines", (int)c->engines,
 			 "kernel", c->ops.names[c->fmt.spec.dtype <= ATTND_K_BF16 ? c->fmt.spec.dtype : ATTND_K_F32],
-			 "block_bytes", number(c->block_bytes), "blocks", number(c->total), "blocks_free",
-			 number(c->free), "blocks_evictable", number(c->evictable), "blocks_referenced",
-			 number(c->total - c->free - c->evictable), "blocks_granted", number(c->granted),
-			 "blocks_evicted", number(c->evicted), "blocks_collapsed", number(c->collapsed));
+			 "block_bytes", number(c->share_bytes * c->pool->num_nodes), "blocks", number(c->total),
+			 "blocks_free", number(c->free), "blocks_evictable", number(c->evictable),
+			 "blocks_referenced", number(c->total - c->free - c->evictable), "blocks_granted",
+			 number(c->granted), "blocks_evicted", number(c->evicted), "blocks_collapsed",
+			 number(c->collapsed));
 }
 
 /* What scrub.c has to do, and what it has found. */
@@ -136,8 +137,8 @@ static json_t *pool_report(const struct leader *l)
 
 		if (!c)
 			continue;
-		referenced += (c->total - c->free - c->evictable) * c->block_bytes * p->num_nodes;
-		evictable += c->evictable * c->block_bytes * p->num_nodes;
+		referenced += (c->total - c->free - c->evictable) * c->share_bytes * p->num_nodes;
+		evictable += c->evictable * c->share_bytes * p->num_nodes;
 	}
 	return json_pack("{s:o, s:o, s:i, s:i, s:s, s:o, s:o, s:o, s:i, s:i, s:o}", "bytes",
 			 number(p->num_slabs * p->slab_bytes * p->num_nodes), "slab_bytes", number(p->slab_bytes),

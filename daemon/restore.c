@@ -192,7 +192,9 @@ static bool entry_good(const struct check *k, struct attnd_meta_cache *m)
 {
 	return m->seal == seal_cache(m) && !identity_check(&m->identity).res &&
 	       realm_good(m->realm, sizeof(m->realm)) && m->block_bytes && m->block_bytes <= k->m->slab_bytes &&
-	       m->blocks_per_slab == k->m->slab_bytes / m->block_bytes &&
+	       m->blocks_per_slab ==
+		       k->m->slab_bytes / m->block_bytes *
+			       (cache_spreads(m->identity.num_kv_heads, k->m->num_nodes) ? k->m->num_nodes : 1) &&
 	       meta_extent_bytes(&m->identity, m->blocks_per_slab) <= k->m->bytes && scales_good(k, m);
 }
 

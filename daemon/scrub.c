@@ -25,7 +25,7 @@ static uint64_t add_layer(const struct cache *c, uint32_t id, uint32_t layer, ui
 	for (uint32_t i = 0; i < c->pool->num_nodes; i++) {
 		size_t bytes = c->nodes[i].fmt.layer_bytes;
 
-		if (c->nodes[i].heads)
+		if (cache_stores(c, cache_block_node(c, id), i))
 			hash = seal_bytes((const char *)c->pool->nodes[i].base + cache_offset(c, id) + layer * bytes,
 					  bytes, hash);
 	}

@@ -118,11 +118,6 @@ void held_init(struct held *h, uint64_t serial, struct account *account)
 	*h = (struct held){.stand = NONE, .pub_limit = UINT64_MAX, .serial = serial, .account = account};
 }
 
-static struct table_entry entry_of(const struct cache *c, uint32_t id, bool own)
-{
-	return (struct table_entry){.offset = cache_offset(c, id), .flags = cache_flags(c, id), .id = id, .own = own};
-}
-
 int held_reserve(struct held *h, uint32_t blocks)
 {
 	struct table_entry *t;
@@ -142,7 +137,7 @@ int held_reserve(struct held *h, uint32_t blocks)
 
 void held_set(struct held *h, const struct cache *c, uint32_t i, uint32_t id, bool own)
 {
-	h->table[i] = entry_of(c, id, own);
+	h->table[i] = table_entry(c, id, own);
 }
 
 void held_stand(struct held *h, struct cache *c, uint32_t stand)
@@ -225,7 +220,7 @@ struct held held_view(const struct held *h, const struct cache *c, uint64_t leng
 		*ret_tail = h->table[v.num - 1];
 		/* A tail that begins after the new end left the path: the stand serves the same slots. */
 		if (!ret_tail->own && begins_at(c, ret_tail->id) >= length)
-			*ret_tail = entry_of(c, v.stand, false);
+			*ret_tail = table_entry(c, v.stand, false);
 	}
 	return v;
 }

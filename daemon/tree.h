@@ -17,12 +17,22 @@
 #include "cache.h"
 
 struct table_entry {
-	uint64_t offset; /* of the block's piece on each node */
+	uint64_t offset; /* of the block's piece on each node that stores of it */
 	uint8_t *flags;
 	uint32_t id;
+	uint8_t node; /* cache_block_node */
 	bool own;
 	bool twin; /* own, and the tree may have the same bits in another block */
 };
+
+static inline struct table_entry table_entry(const struct cache *c, uint32_t id, bool own)
+{
+	return (struct table_entry){.offset = cache_offset(c, id),
+				    .flags = cache_flags(c, id),
+				    .id = id,
+				    .node = (uint8_t)cache_block_node(c, id),
+				    .own = own};
+}
 
 /* A sequence in one cache. */
 struct held {

@@ -244,6 +244,7 @@ static void list_free(struct attend_list *l)
 	free(l->merges);
 	free(l->tiles);
 	free(l->tile_nodes);
+	free(l->by_node);
 	free(l->partials);
 	free(l);
 }
@@ -394,6 +395,14 @@ static size_t partials_of(const struct cutter *c, uint32_t tokens, uint32_t head
 	return (size_t)tokens * heads * c->p->cache->fmt.spec.group * c->p->cache->fmt.partial_bytes;
 }
 
+/* The NUMA node that a token's block at a position lies on. */
+static uint32_t stands_on(const struct cutter *c, uint32_t token, uint32_t pos)
+{
+	const struct plan_row *r = &c->p->rows[c->w->order[token].row];
+
+	return plan_entry(c->p, r, pos >> c->p->cache->slots_shift)->node;
+}
+
 /* Items of one run of chunks of a tile and heads: one for each group of tokens that begin it together. */
 static int add_run(struct cutter *c, uint32_t tile, uint32_t head, uint32_t heads, uint32_t chunk0, uint32_t chunk1,
 		   bool whole)
@@ -415,6 +424,8 @@ static int add_run(struct cutter *c, uint32_t tile, uint32_t head, uint32_t head
 					 .chunk1 = chunk1,
 					 .slot = WORK_NO_SLOT};
 
+		if (c->p->cache->spread)
+			it.node = stands_on(c, token, lo);
 		/* One run: every token must be finished by it, so they stay together. */
 		end = whole ? t->token1 : active(c, t, token, lo);
 		if (!end) {
@@ -460,7 +471,8 @@ static int add_runs(struct cutter *c, uint32_t tile, uint32_t head, uint32_t hea
 
 /*
  * How a tile is cut. Many query rows: by heads, since arithmetic is the bound and merging costs;
- * few: by runs of chunks, so that a block's heads are read in one go.
+ * few: by runs of chunks, so that a block's heads are read in one go. Chunks that lie on different
+ * NUMA nodes are cut from each other.
  */
 static int cut_tile(struct cutter *c, uint32_t tile)
 {
@@ -489,7 +501,9 @@ static int cut_tile(struct cutter *c, uint32_t tile)
 
 		heads = most < heads ? most : heads;
 	}
-	if (want > 1 && chunks > 1)
+	if (c->p->cache->spread)
+		shift = 0;
+	else if (want > 1 && chunks > 1)
 		for (shift = 0; (chunks >> (shift + 1)) >= want; shift++)
 			;
 	for (uint32_t head = 0; head < H && !r; head += heads)
@@ -497,18 +511,40 @@ static int cut_tile(struct cutter *c, uint32_t tile)
 	return r;
 }
 
+/* Items of a spread cache were made tile by tile: who takes them goes by NUMA node; merges are anybody's. */
+static int sort_by_node(struct cutter *c)
+{
+	struct attend_list *l = c->l;
+	uint32_t nodes = c->p->cache->pool->num_nodes, n = 0;
+
+	l->by_node = malloc((l->num_items + 1ull) * sizeof(*l->by_node));
+	if (!l->by_node)
+		return -ENOMEM;
+	for (uint32_t node = 0; node < nodes; node++) {
+		for (uint32_t i = 0; i < l->num_items; i++)
+			if (l->items[i].node == node)
+				l->by_node[n++] = i;
+		l->node_item[node + 1] = n;
+		l->node_merge[node + 1] = (uint32_t)((uint64_t)l->num_merges * (node + 1) / nodes);
+	}
+	return 0;
+}
+
 static int fill(struct cutter *c, uint32_t threads)
 {
+	uint32_t nodes = c->p->cache->pool->num_nodes;
 	int r = make_tiles(c);
 
 	c->item_ns = threads > 1 ? c->l->cost_ns / (threads * ITEMS_A_MEMBER) : c->l->cost_ns * 2;
 	c->item_ns = c->item_ns > ITEM_NS ? c->item_ns : ITEM_NS;
-	for (c->node = 0; c->node < c->p->cache->pool->num_nodes; c->node++) {
-		for (uint32_t i = 0; i < c->l->num_tiles && !r && c->p->cache->nodes[c->node].heads; i++)
+	for (c->node = 0; c->node < nodes; c->node++) {
+		for (uint32_t i = 0; i < c->l->num_tiles && !r && !(c->p->cache->spread && c->node); i++)
 			r = cut_tile(c, i);
 		c->l->node_item[c->node + 1] = c->l->num_items;
 		c->l->node_merge[c->node + 1] = c->l->num_merges;
 	}
+	if (!r && c->p->cache->spread)
+		r = sort_by_node(c);
 	if (!r && c->l->partial_bytes && posix_memalign((void **)&c->l->partials, 64, c->l->partial_bytes)) {
 		c->l->partials = NULL;
 		r = -ENOMEM;

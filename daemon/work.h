@@ -69,6 +69,7 @@ struct attend_list {
 	struct merge_item *merges;
 	struct work_tile *tiles;
 	uint32_t *tile_nodes;
+	uint32_t *by_node; /* items in the order of their NUMA nodes; NULL: they stand so */
 	uint32_t num_items, num_merges, num_tiles, num_tile_nodes;
 	uint32_t node_item[POOL_MAX_NODES + 1], node_merge[POOL_MAX_NODES + 1]; /* where each NUMA node's begin */
 	uint32_t cap_items, cap_merges, cap_tiles, cap_tile_nodes;

@@ -203,7 +203,7 @@ static void measure_metadata(void)
 	double bytes, blocks;
 
 	open_world(&w, &id, (uint64_t)128 << 20, (uint64_t)32 << 20, 0);
-	while (cache_alloc(w.cache, NULL, 0) != ATTND_BLOCK_NONE)
+	while (cache_alloc(w.cache, NULL, 0, 0) != ATTND_BLOCK_NONE)
 		;
 	blocks = (double)w.cache->total;
 	bytes = (double)(w.pool.heap_next - w.pool.meta->heap_offset) + blocks * (double)sizeof(struct block_aux) +

@@ -69,6 +69,7 @@ enum { MASKS = sizeof(masks) / sizeof(masks[0]) };
 struct variant {
 	const struct geometry *g;
 	uint64_t features;
+	uint32_t nodes;
 	bool first; /* of its geometry */
 	char name[96];
 };
@@ -621,7 +622,7 @@ static void open_fixture(struct fixture *f, const struct geometry *g, uint64_t f
 	}
 	assert_true(f->text && f->seen);
 	set_params(f);
-	topology_init(&f->topology, false);
+	world_topology(&f->topology);
 	for (uint32_t t = 0; t < TEAMS; t++)
 		assert_int_equal(team_init(&f->team[t], &f->topology, t + 1, false, 5, -1), 0);
 	for (int i = 0; i < 60; i++)
@@ -658,6 +659,7 @@ static void test_variant(void **state)
 	struct fixture *f = malloc(sizeof(*f));
 
 	assert_non_null(f);
+	world_nodes = v->nodes;
 	printf("# %s: seed %#llx\n", v->name, (unsigned long long)seed);
 	open_fixture(f, v->g, v->features, seed);
 	for (uint32_t i = 0; i < steps; i++) {
@@ -668,6 +670,7 @@ static void test_variant(void **state)
 	printf("# %u outputs, %u of them again\n", f->num_seen, f->again);
 	assert_true(f->again || steps < 4);
 	close_fixture(f);
+	world_nodes = 1;
 	free(f);
 }
 
@@ -682,19 +685,26 @@ static size_t add_variants(struct variant *v, const struct geometry *g, bool all
 
 		if (*masks[i].names && attnd_features_parse_mask(masks[i].names, &mask))
 			continue; /* of the other architecture */
-		v[num] = (struct variant){.g = g, .features = attnd_features() & mask, .first = num == 0};
+		v[num] = (struct variant){.g = g, .features = attnd_features() & mask, .nodes = 1, .first = num == 0};
 		snprintf(v[num].name, sizeof(v[num].name), "%s%s%s", g->name, *masks[i].names ? ", without " : "",
 			 strcmp(masks[i].names, "none") == 0 ? "any feature" : masks[i].names);
 		for (size_t k = 0; k < num; k++)
 			known |= v[k].features == v[num].features;
 		num += !known;
 	}
+	/* Heads over two nodes, or a block on each; blocks on one of three, even of two heads. */
+	for (uint32_t nodes = 2; nodes <= 3; nodes++, num++) {
+		v[num] = v[0];
+		v[num].nodes = nodes;
+		v[num].first = false;
+		snprintf(v[num].name, sizeof(v[num].name), "%s, %u nodes", g->name, nodes);
+	}
 	return num;
 }
 
 int main(void)
 {
-	static struct variant v[sizeof(geometries) / sizeof(geometries[0]) * MASKS];
+	static struct variant v[sizeof(geometries) / sizeof(geometries[0]) * (MASKS + 2)];
 	struct CMUnitTest tests[sizeof(v) / sizeof(v[0])];
 	size_t n = 0;
 

@@ -535,18 +535,69 @@ static void test_memory_overhead(void **state)
 	assert_true((double)(blocks * B) <= 1.04 * (double)ideal);
 }
 
+/* With fewer KV heads than nodes a chunk lies on one node, the next on the next, as long as there is room. */
+static void test_chunks_on_nodes(void **state)
+{
+	static uint64_t tokens[4 * 512 + B];
+	struct fixture f = {0};
+	struct plan *p;
+	struct row_request row = {.tokens = tokens};
+	uint32_t n = sizeof(tokens) / sizeof(tokens[0]), on[2] = {0};
+
+	(void)state;
+	world_nodes = 2;
+	world_open(&f.w, SLABS, 64);
+	world_nodes = 1;
+	f.e = world_engine(&f.w);
+	f.c = f.e->caches[world_cache(&f.w, f.e, "nodes", B)].cache;
+	assert_true(f.c->spread);
+	assert_int_equal(f.c->blocks_per_slab, 2 * 1024 / B);
+	for (uint64_t k = 0; k < n; k++)
+		tokens[k] = k;
+	(void)open_seq(&f, 0, tokens, 0, 0);
+	row.wire = (struct attnd_wire_row){.key = f.key, .num_tokens = n, .publish_upto = n};
+	p = plan_rows(&f, &row, 1);
+	for (uint32_t i = 0; i * B < n; i++)
+		assert_int_equal(plan_entry(p, p->rows, i)->node, i * B / f.c->fmt.chunk % 2);
+	plan_commit(p);
+	plan_end(p);
+	/* What does not find room on its node lies on the other. */
+	while (cache_free_slabs(f.c) || f.c->free) {
+		uint32_t id = cache_alloc(f.c, NULL, 0, 0);
+
+		on[cache_block_node(f.c, id)]++;
+	}
+	assert_true(on[0] && on[1]);
+	assert_int_equal(referenced(f.c), SLABS * f.c->blocks_per_slab);
+	assert_null(cache_check(f.c));
+	for (uint32_t id = 0; id < SLABS * f.c->blocks_per_slab; id++)
+		if (cache_aux(f.c, id)->state == BLOCK_PRIVATE)
+			cache_unref(f.c, NULL, id);
+	close_seq(&f, f.key);
+	world_close(&f.w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-		TEST(test_exact_lengths),	 TEST(test_splits),
-		TEST(test_held_is_not_evicted),	 TEST(test_leaves_first),
-		TEST(test_oldest_first),	 TEST(test_no_more_than_needed),
-		TEST(test_namespaces_apart),	 TEST(test_duplicates),
-		TEST(test_unequal_duplicates),	 TEST(test_duplicates_of_a_running_job),
-		TEST(test_duplicates_of_a_fork), TEST(test_priority),
-		TEST(test_namespace_quota),	 TEST(test_session_quota),
-		TEST(test_parallel_sampling),	 TEST(test_memory_overhead),
+		TEST(test_exact_lengths),
+		TEST(test_splits),
+		TEST(test_held_is_not_evicted),
+		TEST(test_leaves_first),
+		TEST(test_oldest_first),
+		TEST(test_no_more_than_needed),
+		TEST(test_namespaces_apart),
+		TEST(test_duplicates),
+		TEST(test_unequal_duplicates),
+		TEST(test_duplicates_of_a_running_job),
+		TEST(test_duplicates_of_a_fork),
+		TEST(test_priority),
+		TEST(test_namespace_quota),
+		TEST(test_session_quota),
+		TEST(test_parallel_sampling),
+		TEST(test_memory_overhead),
+		cmocka_unit_test(test_chunks_on_nodes),
 	};
 
 	return cmocka_run_group_tests_name("radix", tests, NULL, NULL);

@@ -9,12 +9,20 @@
 #include "../../daemon/log.h"
 
 struct watch *world_watch;
+uint32_t world_nodes = 1;
 void (*world_step)(struct world *w);
 void (*world_end)(struct world *w);
 
+void world_topology(struct topology *t)
+{
+	topology_init(t, false);
+	for (; t->num_nodes < world_nodes; t->num_nodes++)
+		t->nodes[t->num_nodes] = t->nodes[0];
+}
+
 void world_open(struct world *w, uint32_t slabs, uint32_t max_seqs)
 {
-	const struct config cfg = {.pool_size = (uint64_t)slabs << 21,
+	const struct config cfg = {.pool_size = (uint64_t)slabs * world_nodes << 21,
 				   .slab_size = 2 << 20,
 				   .meta_size = 8 << 20,
 				   .hugepages = CONFIG_HUGE_OFF,
@@ -22,7 +30,7 @@ void world_open(struct world *w, uint32_t slabs, uint32_t max_seqs)
 
 	log_set_level(LOG_LEVEL_ERR);
 	memset(w, 0, sizeof(*w));
-	topology_init(&w->topology, false);
+	world_topology(&w->topology);
 	assert_int_equal(pool_init(&w->pool, &cfg, &w->topology), 0);
 	assert_int_equal(w->pool.num_slabs, slabs);
 	w->pool.watch = world_watch;

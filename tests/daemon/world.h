@@ -32,7 +32,13 @@ extern struct watch *world_watch;
 extern void (*world_step)(struct world *w);
 extern void (*world_end)(struct world *w);
 
-/** A pool of `slabs` slabs of 2 MiB. Asserts success. */
+/** NUMA nodes of the next worlds, with all CPUs each. */
+extern uint32_t world_nodes;
+
+/** A machine with so many nodes; nothing is bound to them. */
+void world_topology(struct topology *t);
+
+/** A pool of `slabs` slabs of 2 MiB a node. Asserts success. */
 void world_open(struct world *w, uint32_t slabs, uint32_t max_seqs);
 
 /** Every engine leaves; every cache must then be without references. */
