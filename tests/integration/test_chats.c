@@ -391,17 +391,17 @@ static void both(struct process *pa, struct process *pb)
 }
 
 /* Another chat with turns to come; `like`: one in which the same was said, if there is one. */
-static struct chat *pick(const struct chat * not, bool like)
+static struct chat *pick(const struct chat *other, bool like)
 {
 	for (uint32_t i = 0, k = below(CHATS); i < CHATS; i++) {
 		struct chat *c = &chats[(i + k) % CHATS];
 
-		if (c->turns &&
-		    c != not&&(!like || (c->tenant == not->tenant && c->length == not->length &&
-					 !memcmp(c->tokens, not->tokens, c->length * sizeof(*c->tokens)))))
+		if (c->turns && c != other &&
+		    (!like || (c->tenant == other->tenant && c->length == other->length &&
+			       !memcmp(c->tokens, other->tokens, c->length * sizeof(*c->tokens)))))
 			return c;
 	}
-	return like ? pick(not, false) : NULL;
+	return like ? pick(other, false) : NULL;
 }
 
 static void alone(const struct chat *c)
