@@ -358,12 +358,36 @@ void cache_level(struct cache *c)
 	}
 }
 
+/* What goes after this one lies anywhere: what will be read of the next two is asked for by now. */
+static void prefetch_next(const struct cache *c, uint32_t id)
+{
+	uint32_t next = cache_aux(c, id)->next;
+	const struct block_aux *a;
+
+	if (next == NONE)
+		return;
+	prefetch_removal(c, next);
+	a = cache_aux(c, next);
+	if (a->kid_prev != NONE)
+		__builtin_prefetch(&cache_aux(c, a->kid_prev)->kid_next, 1);
+	if (a->kid_next != NONE)
+		__builtin_prefetch(&cache_aux(c, a->kid_next)->kid_prev, 1);
+	next = a->next;
+	if (next == NONE)
+		return;
+	__builtin_prefetch(cache_aux(c, next), 1);
+	__builtin_prefetch((const char *)(cache_aux(c, next) + 1) - 1, 1);
+	__builtin_prefetch(cache_block(c, next), 1);
+	__builtin_prefetch(cache_tokens(c, next));
+}
+
 bool cache_evict(struct cache *c)
 {
 	uint32_t id = cache_goes_after(c, NONE);
 
 	if (id == NONE)
 		return false;
+	prefetch_next(c, id);
 	unpublish(c, id);
 	put_free(c, id);
 	return true;

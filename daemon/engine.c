@@ -355,6 +355,13 @@ static uint64_t begin_hash(const struct seq *s)
 	return twin_hash_begin(e->twins, parts, e->num_caches + 1);
 }
 
+/* All caches, or those opened before it was, hold `length` tokens of it and no more. */
+static void hold_only(struct seq *s, uint32_t caches, uint64_t length)
+{
+	for (uint32_t i = 0; i < caches; i++)
+		trim_in(s, i, length);
+}
+
 static void begin_opening(struct seq *s, uint64_t n, uint64_t max_match, struct opening *ret)
 {
 	s->opening = true;
@@ -413,7 +420,7 @@ struct answer seq_wait_begin(struct engine_table *t, struct engine *e, uint64_t 
 		ret->done = s->answer;
 		ret->resumed = true;
 		for (ret->caches = 0; ret->caches < e->num_caches; ret->caches++)
-			if (s->in[ret->caches].held.length != s->answer)
+			if (s->in[ret->caches].held.length < s->answer)
 				break; /* opened later */
 	}
 	if (ret->seq) {
@@ -432,6 +439,8 @@ void seq_open_abort(struct opening *o)
 	o->seq = NULL;
 	s->opening = false;
 	twin_wait(&s->twin, NULL);
+	if (o->resumed && !s->closed) /* its answer stays what it was */
+		hold_only(s, o->caches, s->answer);
 	if (o->resumed && !s->closed && o->at == o->asked)
 		twin_announce(s->engine->twins, &s->twin);
 	else
@@ -467,8 +476,7 @@ static struct answer open_end(struct opening *o)
 	struct seq *s = o->seq;
 	struct twin *other;
 
-	for (uint32_t i = 0; i < o->caches; i++)
-		trim_in(s, i, o->done);
+	hold_only(s, o->caches, o->done);
 	other = o->waits && o->done < o->limit ? twin_find(s->engine->twins, &s->twin, o->done, &o->end) : NULL;
 	if (!other)
 		return seq_wait_end(o, ATTND_WIRE_WAITED_ALONE);
@@ -486,8 +494,8 @@ static bool verify_next(struct opening *o)
 
 	for (uint32_t i = 0; i < o->caches; i++)
 		wanted |= scrub_wanted(o->seq->engine->caches[i].cache);
-	for (uint32_t i = 0; wanted && i < o->caches; i++)
-		trim_in(o->seq, i, o->done);
+	if (wanted)
+		hold_only(o->seq, o->caches, o->done);
 	return wanted;
 }
 
@@ -614,15 +622,16 @@ struct answer seq_wait_look(struct opening *o, const uint64_t *tokens, uint32_t 
 		return ANSWER_BAD(ECANCELED, SEQUENCE, 0);
 	}
 	s->twin.stirred = false;
-	if (match_on(o, tokens, n))
+	if (match_on(o, tokens, n)) {
+		hold_only(s, o->caches, o->done);
 		return seq_wait_end(o, ATTND_WIRE_WAITED_GONE);
+	}
 	o->grown |= o->done > before;
 	if (n && o->done == before + n && o->done < o->limit) {
 		s->twin.stirred = true;
 		return ANSWER_LATER;
 	}
-	for (uint32_t i = 0; i < o->caches; i++)
-		trim_in(s, i, o->done);
+	hold_only(s, o->caches, o->done);
 	if (o->done >= o->end)
 		return seq_wait_end(o, ATTND_WIRE_WAITED_DONE);
 	if (o->want ? o->done >= o->want : o->grown)

@@ -135,8 +135,15 @@ int held_reserve(struct held *h, uint32_t blocks)
 	return 0;
 }
 
+/* The entry is another one now: only those before it are known. */
+static void unsettle(struct held *h, uint32_t i)
+{
+	h->settled = h->settled < i ? h->settled : i;
+}
+
 void held_set(struct held *h, const struct cache *c, uint32_t i, uint32_t id, bool own)
 {
+	unsettle(h, i);
 	h->table[i] = table_entry(c, id, own);
 }
 
@@ -168,6 +175,7 @@ void held_replace(struct held *h, struct cache *c, uint32_t i, const struct tabl
 {
 	struct table_entry old = i < h->num ? h->table[i] : (struct table_entry){.id = e->id};
 
+	unsettle(h, i);
 	h->table[i] = *e;
 	if (old.id != e->id)
 		block_disown(c, old.id, h->serial);
@@ -234,6 +242,7 @@ void held_trim(struct held *h, struct cache *c, uint64_t length)
 		return;
 	v = held_view(h, c, length, &tail);
 	collapse_restart(h);
+	unsettle(h, (uint32_t)(length >> c->slots_shift));
 	drop_entries(h, c, v.num);
 	if ((length & (c->block_size - 1)) && h->table[v.num - 1].id != tail.id) {
 		block_disown(c, h->table[v.num - 1].id, h->serial);
@@ -308,10 +317,19 @@ static void freeze(struct cache *c, uint32_t id, uint32_t slots)
 	a->frozen = true;
 }
 
+/* Entries that a fork only copies. */
+static uint32_t settle(struct held *h, const struct cache *c)
+{
+	while (h->settled < h->num && !h->table[h->settled].own &&
+	       cache_count(c, h->table[h->settled].id) == c->block_size)
+		h->settled++;
+	return h->settled;
+}
+
 int held_fork(struct held *to, struct held *from, struct cache *c, uint64_t length)
 {
 	uint32_t blocks = (uint32_t)((length + c->block_size - 1) >> c->slots_shift);
-	uint32_t stand = from->stand;
+	uint32_t stand = from->stand, whole = (uint32_t)(length >> c->slots_shift), settled = settle(from, c);
 	int r = held_reserve(to, blocks);
 
 	if (r)
@@ -325,7 +343,10 @@ int held_fork(struct held *to, struct held *from, struct cache *c, uint64_t leng
 	to->length = length;
 	to->stand_pos = from->stand_pos < length ? from->stand_pos : length;
 	to->pub_limit = from->pub_limit < length ? from->pub_limit : UINT64_MAX;
-	for (uint32_t i = 0; i < blocks; i++) {
+	to->settled = settled < whole ? settled : whole;
+	if (to->settled)
+		memcpy(to->table, from->table, to->settled * sizeof(*to->table));
+	for (uint32_t i = to->settled; i < blocks; i++) {
 		uint64_t left = length - ((uint64_t)i << c->slots_shift);
 
 		to->table[i] = from->table[i];

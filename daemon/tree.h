@@ -38,6 +38,7 @@ static inline struct table_entry table_entry(const struct cache *c, uint32_t id,
 struct held {
 	struct table_entry *table;
 	uint32_t num, cap;
+	uint32_t settled;	 /* entries before this one are of full published blocks, and not its own */
 	uint32_t stand;		 /* deepest block of the tree on the path of its tokens, held; or NONE */
 	uint64_t length;	 /* tokens, all layers written */
 	uint64_t stand_pos;	 /* of these, how many the tree has along the path; <= length */

@@ -2,11 +2,11 @@
 /*
  * P8: how much more than the tokens' K/V the daemon takes.
  *
- * In:   plans over sequences of log-normal lengths; what the daemon tells administrators.
- * Out:  allocated / ideal K/V bytes; metadata / K/V.
+ * In:   plans over sequences of a trace's lengths and of log-normal ones; what the daemon tells administrators.
+ * Out:  allocated / ideal K/V bytes, also of samples of one prompt; metadata / K/V.
  * Next: report.h.
  *
- * A plan takes its blocks when it is made, so nothing has to be computed.
+ * A plan takes its blocks when it is made, so but for what is forked nothing has to be computed.
  */
 #include <errno.h>
 #include <jansson.h>
@@ -19,9 +19,11 @@
 #include <unistd.h>
 
 #include "../../daemon/cache.h"
+#include "../trace.h"
 #include "remote.h"
 
-enum { SEQUENCES = 128, LONGEST = 4096, MEAN = 420, CONTEXT = 1024 };
+enum { SEQUENCES = 128, TRACED = 64, LONGEST = TRACE_LONGEST, MEAN = 420, CONTEXT = 1024 };
+enum { SAMPLES = 8, PROMPT = 2000, SAMPLE = 100 };
 
 /* ---- What the daemon says ---- */
 
@@ -79,64 +81,107 @@ static uint32_t random_length(void)
 }
 
 /* A batch of at least this mean length; returns its tokens. */
-static uint64_t random_lengths(uint32_t *to)
+static uint64_t random_lengths(uint32_t *to, int n, bool trace)
 {
 	uint64_t all;
 
 	do {
 		all = 0;
-		for (int i = 0; i < SEQUENCES; i++)
-			all += to[i] = random_length();
-	} while (all < 400ull * SEQUENCES);
+		for (int i = 0; i < n; i++)
+			all += to[i] =
+				trace ? trace_length((uint32_t)random_below(UINT64_C(1) << 32)) : random_length();
+	} while (all < 400ull * (unsigned)n);
 	return all;
 }
 
 /* ---- Measuring ---- */
 
-static void plan_prompts(struct remote *r, const uint64_t *keys, const uint32_t *lengths)
+static void plan_prompts(struct remote *r, const uint64_t *keys, const uint32_t *lengths, int n)
 {
 	static struct attnd_row rows[SEQUENCES];
 	int rc;
 
-	for (int i = 0; i < SEQUENCES; i++)
+	for (int i = 0; i < n; i++)
 		rows[i] = (struct attnd_row){.key = keys[i], .tokens = r->tokens, .num_tokens = lengths[i]};
-	rc = attnd_plan(r->a, 1, r->info.cache, rows, SEQUENCES, NULL, 0);
+	rc = attnd_plan(r->a, 1, r->info.cache, rows, (uint32_t)n, NULL, 0);
 	if (rc)
 		die("planning: %s", attnd_strerror(r->a, rc));
 }
 
-static void allocated(double end)
+/* K/V bytes that somebody holds / those of so many tokens. */
+static double referenced(const struct daemon *d, const struct shape *shape, uint64_t tokens)
+{
+	json_t *status = ask_status(d);
+	double bytes = member(json_object_get(status, "pool"), "bytes_referenced");
+
+	json_decref(status);
+	return bytes / ((double)tokens * (double)kv_bytes(shape));
+}
+
+static void allocated(struct remote *r, const struct daemon *d, bool trace, double end)
 {
 	static struct samples ratio, mean;
+	uint32_t lengths[SEQUENCES];
+	uint64_t keys[SEQUENCES];
+	int n = trace ? TRACED : SEQUENCES;
+
+	ratio.n = mean.n = 0;
+	while (more(end, &ratio)) {
+		uint64_t tokens = random_lengths(lengths, n, trace);
+
+		for (int i = 0; i < n; i++)
+			keys[i] = remote_sequence(r, r->tokens, 1, NULL);
+		plan_prompts(r, keys, lengths, n);
+		sample_add(&ratio, referenced(d, &r->shape, tokens));
+		sample_add(&mean, (double)tokens / n);
+		if (attnd_seq_close_many(r->a, keys, (uint32_t)n))
+			die("closing sequences");
+	}
+	report_ratio(trace ? "P8.trace" : "P8.allocated", &ratio, 1.04, false,
+		     "K/V bytes referenced / tokens' own, block size 16");
+	report_figure(trace ? "P8 trace's mean length" : "P8 mean length", sample_median(&mean), "tokens");
+}
+
+/* Samples of one prompt, each with tokens of its own: the prompt is there once. */
+static void sampling(struct remote *r, const struct daemon *d)
+{
+	static struct samples ratio;
+	uint64_t key = remote_sequence(r, r->tokens, 1, NULL), keys[SAMPLES];
+	struct attnd_row rows[SAMPLES];
+	int rc;
+
+	remote_fill(r, &key, 1, r->tokens, 0, PROMPT, PROMPT);
+	for (int i = 0; i < SAMPLES; i++) {
+		keys[i] = remote_fork(r, key, PROMPT);
+		rows[i] = (struct attnd_row){.key = keys[i],
+					     .start = PROMPT,
+					     .tokens = r->tokens + (ptrdiff_t)i * SAMPLE,
+					     .num_tokens = SAMPLE};
+	}
+	rc = attnd_plan(r->a, 1, r->info.cache, rows, SAMPLES, NULL, 0);
+	if (rc)
+		die("planning: %s", attnd_strerror(r->a, rc));
+	ratio.n = 0;
+	sample_add(&ratio, referenced(d, &r->shape, PROMPT + SAMPLES * SAMPLE));
+	report_ratio("P8.sampling", &ratio, 1.04, false, "the same, 8 samples of one prompt of 2000 tokens");
+	if (attnd_seq_close_many(r->a, keys, SAMPLES) || attnd_seq_close(r->a, key))
+		die("closing sequences");
+}
+
+static void sequences(double end)
+{
 	const struct shape shape = llama_8b(1);
 	const struct daemon_options o = {
 		.pool_bytes = (uint64_t)512 << 20, .threads = 1, .cpus = bench.cpus, .spin_us = -1};
 	const struct remote_options ro = {.max_tokens = 1, .max_length = LONGEST};
-	uint32_t lengths[SEQUENCES];
-	uint64_t keys[SEQUENCES];
 	struct daemon d;
 	struct remote r;
 
 	daemon_start(&d, &o);
 	remote_open(&r, &d, &shape, &ro);
-	ratio.n = mean.n = 0;
-	while (more(end, &ratio)) {
-		uint64_t tokens = random_lengths(lengths);
-		json_t *status;
-
-		for (int i = 0; i < SEQUENCES; i++)
-			keys[i] = remote_sequence(&r, r.tokens, 1, NULL);
-		plan_prompts(&r, keys, lengths);
-		status = ask_status(&d);
-		sample_add(&ratio, member(json_object_get(status, "pool"), "bytes_referenced") /
-					   ((double)tokens * (double)kv_bytes(&shape)));
-		sample_add(&mean, (double)tokens / (double)SEQUENCES);
-		json_decref(status);
-		if (attnd_seq_close_many(r.a, keys, SEQUENCES))
-			die("closing sequences");
-	}
-	report_ratio("P8.allocated", &ratio, 1.04, false, "K/V bytes referenced / tokens' own, block size 16");
-	report_figure("P8 mean length", sample_median(&mean), "tokens");
+	allocated(&r, &d, true, now_seconds() + (end - now_seconds()) / 2);
+	allocated(&r, &d, false, end);
+	sampling(&r, &d);
 	remote_close(&r);
 	daemon_stop(&d);
 }
@@ -186,5 +231,5 @@ void goal_memory(void)
 		return;
 	}
 	metadata();
-	allocated(end);
+	sequences(end);
 }

@@ -70,25 +70,44 @@ void report_figure(const char *name, double value, const char *unit)
 	put(&figures, name, json_pack("{s:f,s:s}", "value", value, "unit", unit));
 }
 
+void report_goal(const char *name, double value, const char *unit, double goal, bool higher)
+{
+	put(&figures, name,
+	    json_pack("{s:f,s:s,s:f,s:s}", "value", value, "unit", unit, "goal", goal, "better",
+		      higher ? "higher" : "lower"));
+}
+
 static double number(json_t *o, const char *key)
 {
 	return json_number_value(json_object_get(o, key));
 }
 
+/* What its goal is and whether it is met, after a value. */
+static void print_goal(json_t *of, double value)
+{
+	const char *better = json_string_value(json_object_get(of, "better"));
+	double goal = number(of, "goal");
+	bool higher;
+
+	if (!better)
+		return;
+	higher = strcmp(better, "higher") == 0;
+	printf("  goal %s %.3g  %-4s", higher ? ">=" : "<=", goal,
+	       (higher ? value >= goal : value <= goal) ? "met" : "");
+}
+
 static void print_ratio(const char *name, json_t *r)
 {
 	json_t *skipped = json_object_get(r, "skipped");
-	double median = number(r, "median"), goal = number(r, "goal");
-	bool higher;
+	double median = number(r, "median");
 
 	if (skipped) {
 		printf("%-21s skipped: %s\n", name, json_string_value(skipped));
 		return;
 	}
-	higher = strcmp(json_string_value(json_object_get(r, "better")), "higher") == 0;
-	printf("%-21s %7.4g  [%.4g %.4g]  goal %s %.3g  %-4s n %3d  %s\n", name, median, number(r, "p10"),
-	       number(r, "p90"), higher ? ">=" : "<=", goal, (higher ? median >= goal : median <= goal) ? "met" : "",
-	       (int)number(r, "n"), json_string_value(json_object_get(r, "what")));
+	printf("%-21s %7.4g  [%.4g %.4g]", name, median, number(r, "p10"), number(r, "p90"));
+	print_goal(r, median);
+	printf(" n %3d  %s\n", (int)number(r, "n"), json_string_value(json_object_get(r, "what")));
 }
 
 static void print_table(void)
@@ -98,7 +117,11 @@ static void print_table(void)
 
 	json_object_foreach(ratios, name, v) print_ratio(name, v);
 	json_object_foreach(figures, name, v)
-		printf("%-52s %10.4g %s\n", name, number(v, "value"), json_string_value(json_object_get(v, "unit")));
+	{
+		printf("%-52s %10.4g %s", name, number(v, "value"), json_string_value(json_object_get(v, "unit")));
+		print_goal(v, number(v, "value"));
+		printf("\n");
+	}
 }
 
 int report_print(bool json)

@@ -26,6 +26,8 @@ double sample_quantile(const struct samples *s, double q);
 void report_ratio(const char *name, const struct samples *s, double goal, bool higher, const char *what);
 void report_skipped(const char *name, const char *why);
 void report_figure(const char *name, double value, const char *unit);
+/** A figure with a goal of its own. `higher`: more is better. */
+void report_goal(const char *name, double value, const char *unit, double goal, bool higher);
 
 /** Print all of it and forget it. Returns 0, or -ENOMEM. */
 int report_print(bool json);

@@ -18,11 +18,23 @@ enum {
 	ENGINES = 2,
 	RANKS = 2, /* caches of an engine */
 	PINS = 4,
+	WAITERS = 6,
 	SESSIONS = 2,  /* of an engine */
 	MAX_SEQS = 14, /* of an engine: sometimes too few */
 };
 
 struct mplan;
+struct mseq;
+
+/* A request that waits for a twin: seq_wait_look is due when something has happened to that. */
+struct waiter {
+	struct opening open;	 /* seq NULL: none */
+	struct mseq *seq, *twin; /* twin NULL: it is gone */
+	uint64_t want;
+	uint32_t session, limit, first, end;
+	bool resumed, grown, due;
+	uint64_t tokens[TEXT_MAX];
+};
 
 struct mseq {
 	bool there; /* the daemon still has it */
@@ -31,6 +43,12 @@ struct mseq {
 	uint32_t engine, ns, plans;
 	uint64_t key, answer;
 	struct seq *seq;
+	struct waiter *waiter;	   /* it waits */
+	uint64_t prompt[TEXT_MAX]; /* what it was opened on */
+	uint32_t asked, limit;
+	/* It lets others know that it computes prompt[first * TWIN_TOKENS .. asked), whole units. */
+	bool announced;
+	uint32_t first;
 	struct {
 		struct text text;
 		uint64_t pending;
@@ -66,6 +84,7 @@ struct model {
 	struct mseq seq[SEQS];
 	struct mplan plan[PLANS];
 	struct oracle_pin pin[PINS];
+	struct waiter waiter[WAITERS];
 };
 
 #define CHECK(m, cond) ORACLE_CHECK(&(m)->oracle, cond)
@@ -139,6 +158,69 @@ static void make_tokens(struct model *m, uint32_t at, uint32_t n, uint64_t *ret)
 		ret[pick(m, n)] = 100 + pick(m, m->shape->alphabet);
 }
 
+/* ---- Twins ---- */
+
+/* Tokens of its prompt that it announces. */
+static uint32_t announced_end(const struct mseq *s)
+{
+	return s->asked / TWIN_TOKENS * TWIN_TOKENS;
+}
+
+static uint32_t computed(const struct mseq *s)
+{
+	uint32_t n = s->in[0].text.len;
+
+	for (uint32_t i = 1; i < RANKS; i++)
+		n = s->in[i].text.len < n ? s->in[i].text.len : n;
+	return n;
+}
+
+/* Who waits for it is to look; `gone`: it computes no more of what it announced. */
+static void stir(struct model *m, struct mseq *s, bool gone)
+{
+	for (uint32_t i = 0; s->announced && i < WAITERS; i++) {
+		struct waiter *w = &m->waiter[i];
+
+		if (!w->open.seq || w->twin != s)
+			continue;
+		w->due = true;
+		w->twin = gone ? NULL : s;
+	}
+	s->announced &= !gone;
+}
+
+static void withdraw(struct model *m, struct mseq *s)
+{
+	stir(m, s, true);
+}
+
+/* A step of it is through. */
+static void advanced(struct model *m, struct mseq *s)
+{
+	stir(m, s, computed(s) >= announced_end(s));
+}
+
+/* What it was opened on is known, and how much of that was there. */
+static void announce(struct mseq *s, uint32_t first)
+{
+	s->first = first;
+	s->announced = first < s->asked / TWIN_TOKENS;
+}
+
+/* May `s` wait for `o`, and up to where? 0: no. */
+static uint32_t twin_end_of(const struct model *m, const struct mseq *s, const struct mseq *o, uint32_t first,
+			    uint32_t length)
+{
+	uint32_t unit = length / TWIN_TOKENS, n = 0;
+
+	if (o == s || !o->there || !o->announced || o->ns != s->ns || (o->engine != s->engine && !m->shape->twins))
+		return 0;
+	while (n < announced_end(s) && n < announced_end(o) && s->prompt[n] == o->prompt[n])
+		n++;
+	n = n / TWIN_TOKENS * TWIN_TOKENS;
+	return unit >= first && unit >= o->first && n > unit * TWIN_TOKENS ? n : 0;
+}
+
 /* ---- What ends ---- */
 
 static void drop_seq(struct model *m, struct mseq *s)
@@ -181,6 +263,9 @@ static void let_go(struct model *m, struct mplan *p, uint32_t session)
 static void close_seq(struct model *m, struct mseq *s, uint32_t session)
 {
 	s->named = false;
+	withdraw(m, s);
+	if (s->waiter)
+		s->waiter->due = true;
 	s->plans++;
 	for (uint32_t i = 0; i < RANKS; i++)
 		let_go(m, s->in[i].plan, session);
@@ -252,23 +337,31 @@ static bool nothing_lost(const struct model *m, uint32_t engine)
 	return !m->shape->grants;
 }
 
+/* It holds the same of all caches; of the tokens it has found so many now. */
 static void check_hit(struct model *m, struct mseq *s, const uint64_t *tokens, uint32_t n, uint64_t hit)
 {
-	uint32_t most = n, least = n;
+	uint32_t most = n, least = n, from = s->in[0].text.len;
 
 	for (uint32_t i = 0; i < RANKS; i++) {
 		const struct cache *c = cache_of(m, s->engine, i);
 
-		most = oracle_match(&m->oracle, &s->in[i].text, 0, tokens, most);
+		most = from + oracle_match(&m->oracle, &s->in[i].text, from, tokens + from, most - from);
 		least = certain_hit(m, c, s->in[i].text.seed, tokens, least);
 	}
 	CHECK(m, hit <= most);
 	CHECK(m, hit >= least || m->shape->grants);
 	CHECK(m, hit == most || !nothing_lost(m, s->engine));
-	m->counts->hits += hit != 0;
+	m->counts->hits += hit > from;
 	for (uint32_t i = 0; i < RANKS; i++)
-		for (uint32_t k = 0; k < hit; k++)
+		for (uint32_t k = from; k < hit; k++)
 			text_append(&s->in[i].text, tokens[k], 0);
+}
+
+static void set_prompt(struct mseq *s, const uint64_t *tokens, uint32_t n, uint64_t max)
+{
+	memcpy(s->prompt, tokens, n * sizeof(*tokens));
+	s->asked = n;
+	s->limit = n < max ? n : (uint32_t)max;
 }
 
 static struct answer open_with_priority(struct model *m, uint32_t engine, uint64_t key, uint32_t ns,
@@ -309,6 +402,8 @@ static void op_open(struct model *m, uint32_t engine)
 	s->answer = a.value;
 	s->seq = seq_find(m->engine[engine], s->key);
 	CHECK(m, s->seq);
+	set_prompt(s, tokens, n, max);
+	announce(s, (uint32_t)a.value / TWIN_TOKENS);
 }
 
 /* The same key: the same answer until it is used. */
@@ -322,8 +417,8 @@ static void op_reopen(struct model *m, uint32_t engine)
 		return;
 	make_tokens(m, 0, 4, tokens);
 	a = seq_open(&m->world.engines, m->engine[engine], s->key, s->ns, tokens, 4, UINT64_MAX);
-	CHECK(m, a.res == (s->used ? -EEXIST : 0));
-	CHECK(m, s->used || a.value == s->answer);
+	CHECK(m, a.res == (s->waiter ? ANSWER_LATER.res : s->used ? -EEXIST : 0));
+	CHECK(m, a.res || a.value == s->answer);
 }
 
 static uint64_t longest(const struct mseq *s)
@@ -352,7 +447,11 @@ static void op_fork(struct model *m, uint32_t engine)
 		probe.key = s->key;
 	a = seq_fork(&m->world.engines, m->engine[engine], s->key, probe.key, n);
 	SAY(m, "fork %d of %d at %llu: %d\n", number(m, f), number(m, s), (unsigned long long)n, a.res);
-	CHECK(m, a.res == (probe.key == s->key ? -EEXIST : n > longest(s) ? -ERANGE : full ? -ENOSPC : 0));
+	CHECK(m, a.res == (s->waiter		 ? ANSWER_LATER.res
+			   : probe.key == s->key ? -EEXIST
+			   : n > longest(s)	 ? -ERANGE
+			   : full		 ? -ENOSPC
+						 : 0));
 	if (a.res)
 		return;
 	*f = probe;
@@ -376,10 +475,11 @@ static void op_trim(struct model *m, uint32_t engine)
 	n = pick(m, (uint32_t)longest(s) + 2);
 	a = seq_trim(m->engine[engine], s->key, n, session_of(m, engine, session));
 	SAY(m, "trim %d to %u: %d\n", number(m, s), n, a.res);
-	CHECK(m, a.res == (n > longest(s) ? -ERANGE : 0));
+	CHECK(m, a.res == (s->waiter ? ANSWER_LATER.res : n > longest(s) ? -ERANGE : 0));
 	if (a.res)
 		return;
 	s->used = true;
+	withdraw(m, s);
 	for (uint32_t i = 0; i < RANKS; i++) {
 		let_go(m, s->in[i].plan, session);
 		if (!s->in[i].plan)
@@ -400,6 +500,274 @@ static void op_close(struct model *m, uint32_t engine)
 	CHECK(m, !seq_close(m->engine[engine], s->key, session_of(m, engine, session)).res);
 	CHECK(m, !seq_find(m->engine[engine], s->key));
 	close_seq(m, s, session);
+}
+
+/* ---- Waiting for a twin ---- */
+
+/* Its request is answered or given up. */
+static void stop_waiting(struct model *m, struct waiter *w)
+{
+	struct mseq *s = w->seq;
+
+	s->waiter = NULL;
+	if (!--s->plans && !s->named)
+		drop_seq(m, s);
+}
+
+static void check_waited(struct model *m, struct waiter *w, struct answer a, enum attnd_wire_waited why)
+{
+	struct mseq *s = w->seq;
+
+	SAY(m, "  %d has waited: %d %llu, why %u\n", number(m, s), a.res, (unsigned long long)a.value,
+	    (unsigned)(a.limit & 255));
+	CHECK(m, !a.res && a.value == computed(s) && (a.limit & 255) == why && a.limit >> 8 == w->end);
+	m->counts->waited[why]++;
+	s->answer = a.value;
+	announce(s, w->first);
+	stop_waiting(m, w);
+}
+
+/* The daemon has told it to wait: for one that computes the same, and just as long as that goes. */
+static void check_waits(struct model *m, struct waiter *w, uint32_t length)
+{
+	const struct twin *other = w->open.seq->twin.waits_for;
+	uint32_t end = 0;
+
+	CHECK(m, other && length < w->limit);
+	for (uint32_t i = 0; i < SEQS; i++) {
+		struct mseq *o = &m->seq[i];
+
+		if (o->there && o->seq && &o->seq->twin == other) {
+			end = twin_end_of(m, w->seq, o, w->first, length);
+			w->twin = o;
+		}
+	}
+	CHECK(m, end);
+	w->end = end < w->limit ? end : w->limit;
+	CHECK(m, w->open.end == w->end);
+	m->counts->waits++;
+}
+
+static bool has_twin(const struct model *m, const struct waiter *w, uint32_t length)
+{
+	for (uint32_t i = 0; length < w->limit && i < SEQS; i++)
+		if (twin_end_of(m, w->seq, &m->seq[i], w->first, length))
+			return true;
+	return false;
+}
+
+/* Tokens to ask for: those that somebody is computing, often. */
+static uint32_t wait_tokens(struct model *m, uint64_t *ret, uint32_t *ns)
+{
+	uint32_t n = pick(m, TEXT_MAX - ROW_MAX);
+
+	for (uint32_t i = 0, k = pick(m, SEQS); i < SEQS && chance(m, 90); i++) {
+		const struct mseq *s = &m->seq[(i + k) % SEQS];
+
+		if (!s->there || !s->announced)
+			continue;
+		n = chance(m, 60) ? s->asked : n;
+		make_tokens(m, 0, n, ret);
+		memcpy(ret, s->prompt, (n < s->asked ? n : s->asked) * sizeof(*ret));
+		if (chance(m, 30) && n)
+			ret[pick(m, n)] = 100 + pick(m, m->shape->alphabet);
+		*ns = s->ns;
+		return n;
+	}
+	make_tokens(m, 0, n, ret);
+	return n;
+}
+
+static struct waiter *free_waiter(struct model *m)
+{
+	for (uint32_t i = 0; i < WAITERS; i++)
+		if (!m->waiter[i].open.seq)
+			return &m->waiter[i];
+	return NULL;
+}
+
+static struct waiter *any_waiter(struct model *m)
+{
+	for (uint32_t i = 0, k = pick(m, WAITERS); i < WAITERS; i++)
+		if (m->waiter[(i + k) % WAITERS].open.seq)
+			return &m->waiter[(i + k) % WAITERS];
+	return NULL;
+}
+
+/* One that is open, and has not been used. */
+static struct mseq *unused_seq(struct model *m, uint32_t engine)
+{
+	struct mseq *s = named_seq(m, engine);
+
+	return s && !s->used && !s->waiter ? s : NULL;
+}
+
+/* As far as it goes without others. */
+static struct answer begin_wait(struct model *m, struct waiter *w, uint64_t max)
+{
+	struct mseq *s = w->seq;
+	struct answer a = seq_wait_begin(&m->world.engines, m->engine[s->engine], s->key, s->ns, s->asked, max,
+					 w->want, &w->open);
+
+	if (w->open.seq && !w->resumed)
+		seq_set_priority(w->open.seq, chance(m, 50) ? 0 : pick(m, CACHE_PRIORITIES));
+	while (w->open.seq && a.res != ANSWER_WAITS.res)
+		a = seq_open_step(&w->open, w->tokens + w->open.at, opening_slice(&w->open));
+	SAY(m, "wait %d engine %u n %u again %d: %d %llu\n", number(m, s), s->engine, s->asked, w->resumed, a.res,
+	    (unsigned long long)(w->open.seq ? w->open.done : a.value));
+	return a;
+}
+
+/* It was opened, and waits or has been answered at once. */
+static void wait_begun(struct model *m, struct waiter *w, uint64_t max, struct answer a)
+{
+	struct mseq *s = w->seq;
+	uint64_t hit = w->open.seq ? w->open.done : a.value;
+
+	set_prompt(s, w->tokens, s->asked, max);
+	w->limit = s->limit;
+	w->first = (uint32_t)hit / TWIN_TOKENS;
+	check_hit(m, s, w->tokens, w->limit, hit);
+	s->seq = seq_find(m->engine[s->engine], s->key);
+	CHECK(m, s->seq);
+	s->waiter = w;
+	s->plans++;
+	if (w->open.seq) {
+		check_waits(m, w, (uint32_t)hit);
+		return;
+	}
+	CHECK(m, !has_twin(m, w, (uint32_t)hit));
+	check_waited(m, w, a, ATTND_WIRE_WAITED_ALONE);
+}
+
+static void op_wait(struct model *m, uint32_t engine)
+{
+	struct waiter *w = free_waiter(m);
+	struct mseq *s = free_seq(m);
+	bool full = m->engine[engine]->num_seqs >= MAX_SEQS;
+	uint32_t ns = pick(m, m->shape->namespaces), n;
+	uint64_t max = UINT64_MAX;
+	struct answer a;
+
+	if (!w || !s)
+		return;
+	*w = (struct waiter){.seq = s, .session = pick(m, SESSIONS)};
+	w->want = chance(m, 30) ? 0 : chance(m, 50) ? UINT64_MAX : pick(m, TEXT_MAX);
+	n = wait_tokens(m, w->tokens, &ns);
+	if (chance(m, 20))
+		max = pick(m, n + 1);
+	begin_seq(m, s, engine, ns);
+	s->asked = n;
+	a = begin_wait(m, w, max);
+	CHECK(m, (a.res == -ENOSPC) == full);
+	if (full)
+		s->there = false;
+	else
+		wait_begun(m, w, max, a);
+}
+
+/* With one that has been open: on the same tokens as before, or (-EINVAL) on others. */
+static void op_wait_again(struct model *m, uint32_t engine)
+{
+	struct waiter *w = free_waiter(m);
+	struct mseq *s = unused_seq(m, engine);
+	uint64_t max = UINT64_MAX;
+	struct answer a;
+	bool changed;
+
+	if (!w || !s)
+		return;
+	*w = (struct waiter){.seq = s, .session = pick(m, SESSIONS), .resumed = true};
+	w->want = chance(m, 30) ? 0 : chance(m, 50) ? UINT64_MAX : pick(m, TEXT_MAX);
+	memcpy(w->tokens, s->prompt, sizeof(w->tokens));
+	changed = s->answer && chance(m, 10);
+	if (changed)
+		w->tokens[pick(m, (uint32_t)s->answer)]++;
+	else if (chance(m, 20))
+		max = s->answer + pick(m, s->asked - (uint32_t)s->answer + 1);
+	withdraw(m, s);
+	a = begin_wait(m, w, max);
+	CHECK(m, (a.res == -EINVAL) == changed);
+	if (!changed)
+		wait_begun(m, w, max, a);
+}
+
+/* What the leader does when something has happened to its twin. */
+static void look(struct model *m, struct waiter *w)
+{
+	struct mseq *s = w->seq;
+	uint32_t before = computed(s);
+	struct answer a = seq_wait_look(&w->open, w->tokens + before, seq_wait_slice(&w->open));
+	uint64_t hit = w->open.seq ? w->open.done : a.value;
+
+	w->due = false;
+	if (!s->named) {
+		CHECK(m, a.res == -ECANCELED && !w->open.seq);
+		m->counts->cancelled++;
+		stop_waiting(m, w);
+		return;
+	}
+	check_hit(m, s, w->tokens, w->limit, hit);
+	w->grown |= hit > before;
+	if (hit >= w->end)
+		check_waited(m, w, a, ATTND_WIRE_WAITED_DONE);
+	else if (w->want ? hit >= w->want : w->grown)
+		check_waited(m, w, a, ATTND_WIRE_WAITED_PROGRESS);
+	else if (!w->twin || computed(w->twin) >= w->end)
+		check_waited(m, w, a, ATTND_WIRE_WAITED_GONE);
+	else
+		CHECK(m, a.res == ANSWER_WAITS.res);
+}
+
+/* Its time is over. */
+static void op_deadline(struct model *m)
+{
+	enum attnd_wire_waited why = chance(m, 50) ? ATTND_WIRE_WAITED_DEADLINE : ATTND_WIRE_WAITED_QUIET;
+	struct waiter *w = any_waiter(m);
+
+	if (w && w->due)
+		look(m, w);
+	if (w && w->open.seq)
+		check_waited(m, w, seq_wait_end(&w->open, why), why);
+}
+
+/* The request is cancelled, or its session ends. A sequence that had been open is as it was. */
+static void give_up(struct model *m, struct waiter *w)
+{
+	struct mseq *s = w->seq;
+
+	SAY(m, "  %d waits no more\n", number(m, s));
+	seq_open_abort(&w->open);
+	m->counts->cancelled++;
+	for (uint32_t i = 0; w->resumed && i < RANKS; i++)
+		text_trim(&s->in[i].text, (uint32_t)s->answer);
+	if (w->resumed && s->named)
+		announce(s, w->first);
+	else
+		s->named = false;
+	stop_waiting(m, w);
+}
+
+static void op_cancel(struct model *m)
+{
+	struct waiter *w = any_waiter(m);
+
+	if (w)
+		give_up(m, w);
+}
+
+/* Who has something to look at knows it, and looks sooner or later. */
+static void look_at_twins(struct model *m)
+{
+	for (uint32_t i = 0; i < WAITERS; i++) {
+		struct waiter *w = &m->waiter[i];
+
+		if (!w->open.seq)
+			continue;
+		CHECK(m, seq_wait_stirred(&w->open) == w->due);
+		if (w->due && chance(m, 60))
+			look(m, w);
+	}
 }
 
 /* ---- Plans ---- */
@@ -470,6 +838,7 @@ static void make_row(struct model *m, struct batch *b, uint32_t i, uint32_t engi
 		    *s = any && stands_once(m, b, i, any) ? any : NULL;
 	uint32_t len = s ? s->in[rank].text.len : 0, n = chance(m, 30) ? 1 : 1 + pick(m, ROW_MAX), start = len;
 	struct row_request *q = &b->request[i];
+	bool follow = s && s->announced && chance(m, 70); /* what it was opened on */
 
 	if (len && chance(m, 18))
 		start = chance(m, 50) ? len - 1 - pick(m, len < 4 ? len : 4) : pick(m, len);
@@ -478,6 +847,8 @@ static void make_row(struct model *m, struct batch *b, uint32_t i, uint32_t engi
 	if (start + n > TEXT_MAX)
 		start = TEXT_MAX - n;
 	make_tokens(m, start, n, b->tokens[i]);
+	for (uint32_t k = 0; follow && k < n && start + k < s->asked; k++)
+		b->tokens[i][k] = s->prompt[start + k];
 	b->seq[i] = s;
 	*q = (struct row_request){.wire = {.key = s ? s->key : 0, .start = start, .num_tokens = n},
 				  .tokens = b->tokens[i]};
@@ -499,7 +870,8 @@ static struct mplan *free_plan(struct model *m)
 static bool batch_busy(const struct batch *b, uint32_t rank)
 {
 	for (uint32_t i = 0; i < b->num; i++)
-		if (b->seq[i] && b->seq[i]->in[rank].plan && b->seq[i]->in[rank].plan->running)
+		if (b->seq[i] &&
+		    (b->seq[i]->waiter || (b->seq[i]->in[rank].plan && b->seq[i]->in[rank].plan->running)))
 			return true;
 	return false;
 }
@@ -588,6 +960,8 @@ static void check_status(struct model *m, struct mplan *p, uint32_t i, const str
 		return;
 	}
 	s->used = true;
+	if (b->request[i].wire.start < t->len)
+		withdraw(m, s);
 	CHECK(m, status == 0 || status == -ENOMEM || (status == -EDQUOT && m->shape->quotas));
 	m->counts->over_quota += status == -EDQUOT;
 	check_length(m, p, s, (uint32_t)b->request[i].wire.start, status);
@@ -597,35 +971,41 @@ static void check_status(struct model *m, struct mplan *p, uint32_t i, const str
 		begin_row(m, p, i, b);
 }
 
+static void plan_batch(struct model *m, struct mplan *p, const struct batch *b, uint32_t engine, uint32_t rank)
+{
+	uint32_t session = pick(m, SESSIONS);
+	bool busy = batch_busy(b, rank);
+	int r;
+
+	*p = (struct mplan){.engine = engine, .rank = rank, .session = session, .num_rows = b->num};
+	for (uint32_t i = 0; i < b->num && !busy; i++)
+		if (b->seq[i] && b->seq[i]->in[rank].plan)
+			plan_over(m, b->seq[i]->in[rank].plan);
+	r = plan_make(session_of(m, engine, session), m->engine[engine], rank, (uint32_t)(p - m->plan), b->request,
+		      b->num, &m->lists[engine][session], &p->plan);
+	SAY(m, "plan %d engine %u rank %u rows %u: %d\n", (int)(p - m->plan), engine, rank, b->num, r);
+	CHECK(m, r == (busy ? -EBUSY : 0));
+	m->counts->busy += busy;
+	for (uint32_t i = 0; i < b->num && !busy; i++) {
+		check_status(m, p, i, b);
+		SAY(m, "  row %d: start %u n %u cached %u status %d\n", b->seq[i] ? number(m, b->seq[i]) : -1,
+		    (uint32_t)b->request[i].wire.start, b->request[i].wire.num_tokens, p->plan->rows[i].cached,
+		    p->plan->rows[i].status);
+	}
+}
+
 static void op_plan(struct model *m, uint32_t engine)
 {
 	struct mplan *p = free_plan(m);
 	struct batch b = {.num = 1 + pick(m, ROWS)};
-	uint32_t rank = pick(m, RANKS), session = pick(m, SESSIONS);
-	bool busy;
-	int r;
+	uint32_t rank = pick(m, RANKS);
 
 	if (!p)
 		return;
 	for (uint32_t i = 0; i < b.num; i++)
 		if (!make_twin_row(m, &b, i, engine, rank))
 			make_row(m, &b, i, engine, rank);
-	busy = batch_busy(&b, rank);
-	*p = (struct mplan){.engine = engine, .rank = rank, .session = session, .num_rows = b.num};
-	for (uint32_t i = 0; i < b.num && !busy; i++)
-		if (b.seq[i] && b.seq[i]->in[rank].plan)
-			plan_over(m, b.seq[i]->in[rank].plan);
-	r = plan_make(session_of(m, engine, session), m->engine[engine], rank, (uint32_t)(p - m->plan), b.request,
-		      b.num, &m->lists[engine][session], &p->plan);
-	SAY(m, "plan %d engine %u rank %u rows %u: %d\n", (int)(p - m->plan), engine, rank, b.num, r);
-	CHECK(m, r == (busy ? -EBUSY : 0));
-	m->counts->busy += busy;
-	for (uint32_t i = 0; i < b.num && !busy; i++) {
-		check_status(m, p, i, &b);
-		SAY(m, "  row %d: start %u n %u cached %u status %d\n", b.seq[i] ? number(m, b.seq[i]) : -1,
-		    (uint32_t)b.request[i].wire.start, b.request[i].wire.num_tokens, p->plan->rows[i].cached,
-		    p->plan->rows[i].status);
-	}
+	plan_batch(m, p, &b, engine, rank);
 }
 
 /* ---- Jobs ---- */
@@ -707,6 +1087,9 @@ static void commit(struct model *m, struct mplan *p)
 	for (uint32_t i = 0; i < p->num_rows; i++)
 		if (p->row[i].seq)
 			commit_row(m, p, &p->row[i], before[i]);
+	for (uint32_t i = 0; i < p->num_rows; i++)
+		if (p->row[i].seq)
+			advanced(m, p->row[i].seq);
 }
 
 static struct mplan *any_plan(struct model *m)
@@ -744,6 +1127,36 @@ static void op_job(struct model *m)
 	}
 	SAY(m, "job of plan %d, last %d\n", (int)(p - m->plan), last);
 	finish_job(m, p, last);
+}
+
+/* Somebody waits for it: a step of its prompt in the cache that is behind, or most of it. */
+static void op_serve(struct model *m)
+{
+	struct waiter *w = any_waiter(m);
+	struct mseq *s = w ? w->twin : NULL;
+	struct mplan *p = free_plan(m);
+	struct batch b = {.num = 1};
+	uint32_t rank, len, n;
+
+	if (!s || !p)
+		return;
+	rank = s->in[0].text.len > s->in[1].text.len;
+	len = s->in[rank].text.len;
+	n = s->asked > len ? s->asked - len : 1;
+	n = n < ROW_MAX ? n : ROW_MAX;
+	n = chance(m, 60) ? n : 1 + pick(m, n);
+	if (len + n > TEXT_MAX)
+		return;
+	make_tokens(m, len, n, b.tokens[0]);
+	for (uint32_t i = 0; i < n && len + i < s->asked; i++)
+		b.tokens[0][i] = s->prompt[len + i];
+	b.seq[0] = s;
+	b.request[0] = (struct row_request){
+		.wire = {.key = s->key, .start = len, .num_tokens = n, .publish_upto = UINT64_MAX},
+		.tokens = b.tokens[0]};
+	plan_batch(m, p, &b, s->engine, rank);
+	if (p->plan && p->row[0].seq)
+		finish_job(m, p, true);
 }
 
 static void op_end(struct model *m)
@@ -816,6 +1229,9 @@ static void op_evict(struct model *m, uint32_t engine)
 /* Its running job comes to an end without success, then its plans are ended. */
 static void end_session(struct model *m, uint32_t engine, uint32_t session)
 {
+	for (uint32_t i = 0; i < WAITERS; i++)
+		if (m->waiter[i].open.seq && m->waiter[i].seq->engine == engine && m->waiter[i].session == session)
+			give_up(m, &m->waiter[i]);
 	for (uint32_t i = 0; i < PLANS; i++) {
 		struct mplan *p = &m->plan[i];
 
@@ -838,7 +1254,8 @@ static void make_engine(struct model *m, uint32_t engine)
 
 	m->engine[engine] = e;
 	world_cache(&m->world, e, "shared", m->shape->block_size[0]);
-	world_cache(&m->world, e, engine ? "other" : "rank", m->shape->block_size[1 + engine]);
+	world_cache(&m->world, e, engine && !m->shape->twins ? "other" : "rank",
+		    m->shape->block_size[engine && !m->shape->twins ? 2 : 1]);
 	for (uint32_t i = 0; i < e->num_caches; i++)
 		oracle_add(&m->oracle, e->caches[i].cache);
 	for (uint32_t i = 1; i < m->shape->namespaces; i++)
@@ -860,8 +1277,10 @@ static void op_leave(struct model *m, uint32_t engine)
 	for (uint32_t i = 0; i < SESSIONS; i++)
 		end_session(m, engine, i);
 	for (uint32_t i = 0; i < SEQS; i++)
-		if (m->seq[i].there && m->seq[i].engine == engine)
+		if (m->seq[i].there && m->seq[i].engine == engine) {
+			withdraw(m, &m->seq[i]);
 			drop_seq(m, &m->seq[i]);
+		}
 	engine_leave(&m->world.engines, m->engine[engine]);
 	make_engine(m, engine);
 }
@@ -885,13 +1304,19 @@ static void one_op(struct model *m)
 {
 	uint32_t engine = pick(m, ENGINES), what = pick(m, 1000);
 
-	if (what < 150)
+	if (what < 80)
 		op_open(m, engine);
+	else if (what < 135)
+		op_wait(m, engine);
+	else if (what < 155)
+		op_wait_again(m, engine);
 	else if (what < 170)
 		op_reopen(m, engine);
-	else if (what < 240)
+	else if (what < 205)
+		op_serve(m);
+	else if (what < 255)
 		op_fork(m, engine);
-	else if (what < 265)
+	else if (what < 275)
 		op_trim(m, engine);
 	else if (what < 350)
 		op_close(m, engine);
@@ -899,8 +1324,12 @@ static void one_op(struct model *m)
 		op_plan(m, engine);
 	else if (what < 960)
 		op_job(m);
-	else if (what < 980)
+	else if (what < 976)
 		op_end(m);
+	else if (what < 978)
+		op_deadline(m);
+	else if (what < 980)
+		op_cancel(m);
 	else if (what < 985)
 		end_session(m, engine, pick(m, SESSIONS));
 	else if (what < 988)
@@ -972,6 +1401,7 @@ void model_run(const struct model_shape *shape, uint64_t seed, uint32_t steps, s
 	for (; m->oracle.step < steps; m->oracle.step++) {
 		SAY(m, "step %llu\n", (unsigned long long)m->oracle.step);
 		one_op(m);
+		look_at_twins(m);
 		if (world_step)
 			world_step(&m->world);
 		oracle_cheap(&m->oracle, &m->world);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "../../daemon/collapse.h"
+#include "../trace.h"
 #include "world.h"
 
 enum { B = 16, N = 5 * B + 3, SLABS = 3 };
@@ -20,18 +21,28 @@ struct fixture {
 	uint64_t key, tokens[N];
 };
 
-static int setup(void **state)
+static int setup_slabs(void **state, uint32_t slabs)
 {
 	static struct fixture f;
 
 	memset(&f, 0, sizeof(f));
-	world_open(&f.w, SLABS, 64);
+	world_open(&f.w, slabs, 64);
 	f.e = world_engine(&f.w);
 	f.c = f.e->caches[world_cache(&f.w, f.e, "radix", B)].cache;
 	for (uint64_t i = 0; i < N; i++)
 		f.tokens[i] = 1000 + i;
 	*state = &f;
 	return 0;
+}
+
+static int setup(void **state)
+{
+	return setup_slabs(state, SLABS);
+}
+
+static int setup_for_traces(void **state)
+{
+	return setup_slabs(state, TRACE_LONGEST / 1024 + 1);
 }
 
 static int teardown(void **state)
@@ -157,6 +168,40 @@ static void test_held_is_not_evicted(void **state)
 	assert_int_equal(f->c->evictable, (N + B - 1) / B);
 }
 
+/* What two hold is let go of when both have left it, whoever is first. */
+static void test_held_until_the_last_leaves(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t first = compute(f, 0, f->tokens, N), second;
+
+	assert_int_equal(open_seq(f, 0, f->tokens, N, UINT64_MAX), N);
+	second = f->key;
+	close_seq(f, first);
+	assert_int_equal(f->c->evictable, 0);
+	assert_false(cache_evict(f->c));
+	close_seq(f, second);
+	assert_int_equal(f->c->evictable, (N + B - 1) / B);
+	assert_true(cache_evict(f->c));
+	check(f);
+}
+
+/* A hold protects the way to where it ends, and nothing behind it. */
+static void test_hold_ends_with_its_prefix(void **state)
+{
+	struct fixture *f = *state;
+
+	close_seq(f, compute(f, 0, f->tokens, N));
+	assert_int_equal(open_seq(f, 0, f->tokens, N, 2 * B + 1), 2 * B + 1);
+	assert_int_equal(referenced(f->c), 3);
+	while (cache_evict(f->c))
+		check(f);
+	assert_int_equal(hit(f, 0, f->tokens, N), 3 * B);
+	assert_int_equal(seq_trim(f->e, f->key - 1, B, NULL).res, 0);
+	while (cache_evict(f->c))
+		check(f);
+	assert_int_equal(hit(f, 0, f->tokens, N), B);
+}
+
 /* Leaves go first, one block at a time: what is left is always a prefix. */
 static void test_leaves_first(void **state)
 {
@@ -171,6 +216,49 @@ static void test_leaves_first(void **state)
 			break;
 	}
 	assert_false(cache_evict(f->c));
+}
+
+/* With two branches it is no leaf before both are gone. */
+static void test_branches_before_their_stem(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t other[3 * B];
+
+	for (uint32_t i = 0; i < 3 * B; i++)
+		other[i] = f->tokens[i] + (i < 2 * B ? 0 : 5000);
+	close_seq(f, compute(f, 0, f->tokens, 3 * B));
+	close_seq(f, compute(f, 0, other, 3 * B));
+	assert_true(cache_evict(f->c));
+	assert_int_equal(hit(f, 0, f->tokens, 3 * B) + hit(f, 0, other, 3 * B), 5 * B);
+	assert_true(cache_evict(f->c));
+	assert_int_equal(hit(f, 0, f->tokens, 3 * B), 2 * B);
+	assert_int_equal(hit(f, 0, other, 3 * B), 2 * B);
+	check(f);
+}
+
+/* A stem was used when its branches were: it does not go before what is older than the last of these. */
+static void test_stem_is_as_new_as_its_branches(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t branch[3][2 * B], apart[B];
+
+	for (uint32_t k = 0; k < 3; k++)
+		for (uint32_t i = 0; i < 2 * B; i++)
+			branch[k][i] = i < B ? 100 + i : 1000 * (k + 1) + i;
+	for (uint32_t i = 0; i < B; i++)
+		apart[i] = 9000 + i;
+	close_seq(f, compute(f, 0, branch[0], 2 * B));
+	close_seq(f, compute(f, 0, branch[1], 2 * B));
+	close_seq(f, compute(f, 0, apart, B));
+	close_seq(f, compute(f, 0, branch[2], 2 * B));
+	assert_true(cache_evict(f->c)); /* the first branch, the second, then what stands apart */
+	assert_true(cache_evict(f->c));
+	assert_true(cache_evict(f->c));
+	assert_int_equal(f->c->evictable, 2);
+	assert_true(cache_evict(f->c)); /* the last branch, and its stem is left */
+	assert_int_equal(hit(f, 0, apart, B), 0);
+	assert_int_equal(hit(f, 0, branch[2], 2 * B), B);
+	check(f);
 }
 
 static void test_oldest_first(void **state)
@@ -397,6 +485,29 @@ static void test_priority(void **state)
 	assert_int_equal(f->c->total, f->c->free);
 }
 
+/* A branch that leaves inside a block raises the block that it left, and all before it. */
+static void test_priority_of_a_branch(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t branch[2 * B];
+
+	for (uint32_t i = 0; i < 2 * B; i++)
+		branch[i] = f->tokens[i] + (i < B + 5 ? 0 : 5000);
+	leave_with_priority(f, 0, f->tokens, 4 * B);
+	leave_with_priority(f, 4, branch, 2 * B);
+	for (int left = 4 + 1; left > 3; left--)
+		assert_true(
+			cache_evict(f->c)); /* the first prompt's end, though the newest of it is the rest's age */
+	assert_int_equal(hit(f, 0, f->tokens, 4 * B), 2 * B);
+	assert_int_equal(hit(f, 0, branch, 2 * B), 2 * B);
+	/* A low one that comes later changes nothing. */
+	leave_with_priority(f, 0, branch, 2 * B);
+	leave_with_priority(f, 2, f->tokens + 1, B);
+	assert_true(cache_evict(f->c));
+	assert_int_equal(hit(f, 0, f->tokens + 1, B), 0);
+	assert_int_equal(hit(f, 0, branch, 2 * B), 2 * B);
+}
+
 /* ---- Quotas ---- */
 
 static int32_t plan_status(struct fixture *f, uint64_t key, const uint64_t *tokens, uint32_t n)
@@ -507,31 +618,31 @@ static void test_parallel_sampling(void **state)
 	check(f);
 }
 
-/* Private sequences of a trace's lengths (median 440, a long tail) take hardly more than their tokens. */
+/* Sequences of a published trace's lengths take hardly more than their tokens. */
 static void test_memory_overhead(void **state)
 {
+	enum { SEQUENCES = 200 };
 	struct fixture *f = *state;
-	static uint64_t tokens[3000];
+	static uint64_t tokens[TRACE_LONGEST];
 	uint64_t random = 77, blocks = 0, ideal = 0;
 	struct row_request row = {.tokens = tokens};
 
-	for (int i = 0; i < 60; i++) {
-		uint64_t n = 128 + next_random(&random) % 512 + (i % 8 ? 0 : next_random(&random) % 2000), before;
+	for (uint64_t i = 0; i < SEQUENCES; i++) {
+		uint32_t n = trace_length((uint32_t)(next_random(&random) >> 32));
 		struct plan *p;
 
 		for (uint64_t k = 0; k < n; k++)
-			tokens[k] = ((uint64_t)i << 32) + k;
+			tokens[k] = (i << 32) + k;
 		(void)open_seq(f, 0, tokens, 0, 0);
-		before = referenced(f->c);
-		row.wire = (struct attnd_wire_row){.key = f->key, .num_tokens = (uint32_t)n, .publish_upto = n};
+		row.wire = (struct attnd_wire_row){.key = f->key, .num_tokens = n, .publish_upto = n};
 		p = plan_rows(f, &row, 1);
 		plan_commit(p);
 		plan_end(p);
-		blocks += referenced(f->c) - before;
+		blocks += referenced(f->c);
 		ideal += n;
 		close_seq(f, f->key);
 	}
-	assert_true(ideal / 60 >= 400);
+	assert_true(ideal >= UINT64_C(400) * SEQUENCES);
 	assert_true((double)(blocks * B) <= 1.04 * (double)ideal);
 }
 
@@ -584,7 +695,11 @@ int main(void)
 		TEST(test_exact_lengths),
 		TEST(test_splits),
 		TEST(test_held_is_not_evicted),
+		TEST(test_held_until_the_last_leaves),
+		TEST(test_hold_ends_with_its_prefix),
 		TEST(test_leaves_first),
+		TEST(test_branches_before_their_stem),
+		TEST(test_stem_is_as_new_as_its_branches),
 		TEST(test_oldest_first),
 		TEST(test_no_more_than_needed),
 		TEST(test_namespaces_apart),
@@ -593,10 +708,11 @@ int main(void)
 		TEST(test_duplicates_of_a_running_job),
 		TEST(test_duplicates_of_a_fork),
 		TEST(test_priority),
+		TEST(test_priority_of_a_branch),
 		TEST(test_namespace_quota),
 		TEST(test_session_quota),
 		TEST(test_parallel_sampling),
-		TEST(test_memory_overhead),
+		cmocka_unit_test_setup_teardown(test_memory_overhead, setup_for_traces, teardown),
 		cmocka_unit_test(test_chunks_on_nodes),
 	};
 

@@ -16,12 +16,13 @@
 enum { RUN_STEPS = 4000 };
 
 static const struct model_shape shapes[] = {
-	{"nothing evicted", 24, {16, 16, 32}, 2, 2, false, false},
-	{"nothing evicted, large blocks", 40, {64, 32, 64}, 1, 2, false, false},
-	{"few blocks", 3, {16, 32, 16}, 3, 2, false, false},
-	{"very few blocks", 2, {32, 16, 64}, 2, 3, false, false},
-	{"grants", 4, {16, 64, 16}, 2, 2, true, false},
-	{"quotas", 4, {16, 32, 16}, 3, 2, true, true},
+	{"nothing evicted", 24, {16, 16, 32}, 2, 2, false, false, false},
+	{"nothing evicted, large blocks", 40, {64, 32, 64}, 1, 2, false, false, false},
+	{"few blocks", 3, {16, 32, 16}, 3, 2, false, false, false},
+	{"very few blocks", 2, {32, 16, 64}, 2, 3, false, false, false},
+	{"grants", 4, {16, 64, 16}, 2, 2, true, false, false},
+	{"quotas", 4, {16, 32, 16}, 3, 2, true, true, false},
+	{"twins", 24, {16, 32, 32}, 2, 4, false, false, true},
 };
 enum { SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
@@ -40,13 +41,19 @@ static void random_operations(uint32_t shape, struct model_counts *counts)
 	for (uint64_t done = 0; done < steps; done += RUN_STEPS, seed += 2)
 		model_run(&shapes[shape], seed, RUN_STEPS, counts);
 	printf("# hits %llu, taken %llu, copies %llu, published %llu, evicted %llu, refused %llu, busy %llu, "
-	       "orphans %llu, blocked %llu, collapsed %llu, over quota %llu, pins %llu\n",
+	       "orphans %llu, blocked %llu, collapsed %llu, over quota %llu, pins %llu; waits %llu: alone %llu, done "
+	       "%llu, progress %llu, "
+	       "gone %llu, deadline %llu, quiet %llu, cancelled %llu\n",
 	       (unsigned long long)counts->hits, (unsigned long long)counts->taken,
 	       (unsigned long long)counts->copies, (unsigned long long)counts->published,
 	       (unsigned long long)counts->evicted, (unsigned long long)counts->refused,
 	       (unsigned long long)counts->busy, (unsigned long long)counts->orphans,
 	       (unsigned long long)counts->blocked, (unsigned long long)counts->collapsed,
-	       (unsigned long long)counts->over_quota, (unsigned long long)counts->pins);
+	       (unsigned long long)counts->over_quota, (unsigned long long)counts->pins,
+	       (unsigned long long)counts->waits, (unsigned long long)counts->waited[0],
+	       (unsigned long long)counts->waited[1], (unsigned long long)counts->waited[2],
+	       (unsigned long long)counts->waited[3], (unsigned long long)counts->waited[4],
+	       (unsigned long long)counts->waited[5], (unsigned long long)counts->cancelled);
 	assert_true(counts->hits && counts->taken && counts->copies && counts->published && counts->busy);
 }
 
@@ -104,12 +111,25 @@ static void test_quotas(void **state)
 	assert_true((counts.over_quota && counts.pins) || getenv("ATTND_TREE_SEED"));
 }
 
+/* Every way in which a wait can end, across engines, too. */
+static void test_twins(void **state)
+{
+	struct model_counts counts;
+
+	(void)state;
+	random_operations(6, &counts);
+	for (int why = 0; why < 6; why++)
+		assert_true(counts.waited[why] || sanitized() || getenv("ATTND_TREE_SEED"));
+	assert_true(counts.cancelled || sanitized() || getenv("ATTND_TREE_SEED"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_nothing_evicted), cmocka_unit_test(test_nothing_evicted_large_blocks),
 		cmocka_unit_test(test_few_blocks),	cmocka_unit_test(test_very_few_blocks),
 		cmocka_unit_test(test_grants),		cmocka_unit_test(test_quotas),
+		cmocka_unit_test(test_twins),
 	};
 
 	return cmocka_run_group_tests_name("tree", tests, NULL, NULL);

@@ -283,6 +283,29 @@ static void test_cancel(void **state)
 	compute(&two, 3, PROMPT - 1, PROMPT);
 }
 
+/* What came while it waited in vain is not the answer: that stays as it was, and the next wait finds it. */
+static void test_cancel_after_progress(void **state)
+{
+	struct attnd_wait_options options = {.max_match = PROMPT - 1, .want = PART};
+	struct attnd_wait_info info;
+	struct attnd_open_info open;
+	attnd_job_t job;
+
+	(void)state;
+	open_one(1);
+	assert_int_equal(attnd_seq_open(two.a, 1, 0, tokens, PROMPT, PROMPT - 1, &open), 0);
+	job = begin_wait(&two, 1, UINT64_MAX, 0, LONG_US, &info);
+	compute(&one, 1, 0, PART);
+	still_waits(&two, &info);
+	assert_int_equal(attnd_cancel(two.a, job), 0);
+	assert_int_equal(attnd_wait(two.a, job, NULL), -ECANCELED);
+	assert_int_equal(attnd_seq_open(two.a, 1, 0, tokens, PROMPT, PROMPT - 1, &open), 0);
+	assert_int_equal(open.cached, 0);
+	assert_int_equal(attnd_seq_wait(two.a, 1, 0, tokens, PROMPT, &options, &info), 0);
+	assert_int_equal(info.cached, PART);
+	compute(&two, 1, PART, PROMPT);
+}
+
 /* Leaving with requests that wait, and with sequences that others wait for. */
 static void test_leave(void **state)
 {
@@ -339,6 +362,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_roll_back, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_unpublished, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_cancel, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_cancel_after_progress, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_leave, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_limits, setup, teardown),
 	};
