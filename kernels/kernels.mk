@@ -12,7 +12,7 @@ CFLAGS_kernels_partial_c := -O3
 # Sanitizers' checks inside fully unrolled loops cost minutes to compile above -O1.
 SIMD_OPT := $(if $(SAN),-O1,-O3)
 
-# x86-64: attend_avx512*.c and attend_amx.c only compute; x86.c, which runs before, has no flags.
+# x86-64: *_avx512*.c and attend_amx.c only compute; x86.c, which runs before, has no flags.
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
 AVX2_FLAGS := -mavx2 -mfma -mf16c
 AVX512_FLAGS := $(AVX2_FLAGS) -mavx512f -mavx512bw -mavx512vl -mavx512dq
@@ -20,10 +20,12 @@ CFLAGS_kernels_attend_avx2 := $(SIMD_OPT) $(AVX2_FLAGS)
 CFLAGS_kernels_partial_avx2 := $(SIMD_OPT) $(AVX2_FLAGS)
 CFLAGS_kernels_tile_avx2 := $(SIMD_OPT) $(AVX2_FLAGS)
 CFLAGS_kernels_attend_avx512 := $(SIMD_OPT) $(AVX512_FLAGS)
+CFLAGS_kernels_partial_avx512 := $(SIMD_OPT) $(AVX512_FLAGS)
+CFLAGS_kernels_tile_avx512 := $(SIMD_OPT) $(AVX512_FLAGS)
 CFLAGS_kernels_attend_avx512bf16 := $(SIMD_OPT) $(AVX512_FLAGS) -mavx512vbmi -mavx512bf16
 CFLAGS_kernels_attend_amx := $(CFLAGS_kernels_attend_avx512bf16) -mamx-tile -mamx-bf16
 else
-KERNELS_OBJS := $(filter-out $(O)/kernels/x86.o $(O)/kernels/attend_avx%.o $(O)/kernels/partial_avx2.o $(O)/kernels/tile_avx2.o $(O)/kernels/attend_amx.o,$(KERNELS_OBJS))
+KERNELS_OBJS := $(filter-out $(O)/kernels/x86.o $(O)/kernels/attend_avx%.o $(O)/kernels/partial_avx%.o $(O)/kernels/tile_avx%.o $(O)/kernels/attend_amx.o,$(KERNELS_OBJS))
 endif
 
 # riscv64: base V, Zvfh and Zvfbfwma in files of their own; nothing is built for one VLEN. The RVV
