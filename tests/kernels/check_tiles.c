@@ -171,10 +171,12 @@ static struct attnd_slots_args slots_args(struct tiles *c, float k_scale, float 
 
 /* ---- write ---- */
 
-/* One row of input, of one character: ordinary, zeros, tiny, huge, one outlier, or anything. */
+/* One row of input, of one character: ordinary, zeros, tiny, huge, one outlier, anything, or one at the edge. */
 static void make_row(struct tiles *c, void *row, uint32_t dims)
 {
-	uint32_t kind = rng_below(&c->r, 7);
+	/* The last and the first number that f16 and bf16 round to something finite and not. */
+	static const uint32_t edges[] = {0x477fefffu, 0x477ff000u, 0x7f7f7fffu, 0x7f7f8000u};
+	uint32_t kind = rng_below(&c->r, 8);
 
 	for (uint32_t d = 0; d < dims; d++) {
 		float x = rng_float(&c->r);
@@ -189,6 +191,8 @@ static void make_row(struct tiles *c, void *row, uint32_t dims)
 			x = d == dims / 2 ? 3e4f : x * 1e-3f;
 		else if (kind == 5)
 			x = rng_any_float(&c->r);
+		else if (kind == 6 && d == dims / 2)
+			x = float_of(edges[rng_below(&c->r, 4)]);
 		if (c->in == ATTND_K_INT8)
 			((int8_t *)row)[d] = (int8_t)rng_next(&c->r);
 		else
