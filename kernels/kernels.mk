@@ -32,14 +32,17 @@ endif
 # intrinsics are clang's (gcc 14 lacks those of bf16). The tunings only order instructions: with
 # these, clang runs no accumulator's chain ahead of the others' and spills none.
 RVV_OBJS := $(addprefix $(O)/kernels/,attend_rvv.o tiles_rvv.o tiles_rvv_f16.o tiles_rvv_bf16.o)
+RVV_ROW_OBJS := $(addprefix $(O)/kernels/,rows_rvv.o partial_rvv.o)
 ifneq ($(filter riscv64%,$(shell $(CC) -dumpmachine)),)
 ifeq ($(findstring clang,$(CC)),)
-$(RVV_OBJS): CC := clang-19
+$(RVV_OBJS) $(RVV_ROW_OBJS): CC := clang-19
 endif
 CFLAGS_kernels_attend_rvv := -march=rv64gcv
+CFLAGS_kernels_rows_rvv := -march=rv64gcv
+CFLAGS_kernels_partial_rvv := -march=rv64gcv
 CFLAGS_kernels_tiles_rvv := -mtune=sifive-x280 -march=rv64gcv
 CFLAGS_kernels_tiles_rvv_f16 := -mtune=sifive-p670 -march=rv64gcv_zvfh
 CFLAGS_kernels_tiles_rvv_bf16 := -mtune=sifive-p670 -march=rv64gcv_zvfbfwma
 else
-KERNELS_OBJS := $(filter-out $(RVV_OBJS),$(KERNELS_OBJS))
+KERNELS_OBJS := $(filter-out $(RVV_OBJS) $(RVV_ROW_OBJS),$(KERNELS_OBJS))
 endif

@@ -149,7 +149,11 @@
 	X(attend, bf16_f16, rvvh, RVV, BF16, F16, ATTND_CPU(ZVFH), rvv)                                 \
 	X(attend, f32_bf16, rvvbf, RVV, F32, BF16, ATTND_CPU(ZVFBFWMA), rvv)                                 \
 	X(attend, f16_bf16, rvvbf, RVV, F16, BF16, ATTND_CPU(ZVFBFWMA), rvv)                                 \
-	X(attend, bf16_bf16, rvvbf, RVV, BF16, BF16, ATTND_CPU(ZVFBFWMA), rvv)
+	X(attend, bf16_bf16, rvvbf, RVV, BF16, BF16, ATTND_CPU(ZVFBFWMA), rvv)                          \
+	X(write, any, rvv, RVV, ANY, ANY, ATTND_CPU(RVV), packed)                                       \
+	X(read, any, rvv, RVV, ANY, ANY, ATTND_CPU(RVV), packed)                                        \
+	X(merge, any, rvv, RVV, ANY, ANY, ATTND_CPU(RVV), any)                                          \
+	X(finish, any, rvv, RVV, ANY, ANY, ATTND_CPU(RVV), any)
 #else
 #define ATTND_KERNELS_ARCH(X)
 #endif
