@@ -14,8 +14,11 @@
 #define ATTND_KERNELS_PARTIAL_H
 
 #include <assert.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "scalar.h"
 
 struct attnd_partial {
 	float m, l;
@@ -27,6 +30,45 @@ static_assert(offsetof(struct attnd_partial, acc) == 64, "acc starts a cache lin
 static inline uint32_t attnd_partial_bytes(uint32_t head_dim_v)
 {
 	return 64 + (head_dim_v * 4 + 63) / 64 * 64;
+}
+
+static inline bool attnd_partial_empty(const struct attnd_partial *p)
+{
+	return p->m == -INFINITY && p->l == 0.0f;
+}
+
+/* m and l of d joined with s, neither of them empty; acc becomes d's * *a + s's * *b. */
+static inline void attnd_partial_join(struct attnd_partial *d, const struct attnd_partial *s, float *a, float *b)
+{
+	float m = d->m > s->m ? d->m : s->m;
+	/* Only a NaN score leaves m at -inf in a partial that is not empty. */
+	float ref = m == -INFINITY ? 0.0f : m;
+
+	*a = attnd_exp(d->m - ref);
+	*b = attnd_exp(s->m - ref);
+	d->m = m;
+	d->l = d->l * *a + s->l * *b;
+}
+
+/* The sink's term added to a partial that is not empty: out = acc * *a / *l. Returns lse. */
+static inline float attnd_partial_close(const struct attnd_partial *p, const float *sink, float *a, float *l)
+{
+	float m = p->m;
+
+	*a = 1.0f;
+	*l = p->l;
+	if (sink) {
+		m = *sink > m ? *sink : m;
+		*a = m == -INFINITY ? 1.0f : attnd_exp(p->m - m);
+		*l = *l * *a + (m == -INFINITY ? 0.0f : attnd_exp(*sink - m));
+	}
+	return (float)((double)m + log((double)*l));
+}
+
+/* lse of an empty one; its out is 0. */
+static inline float attnd_partial_none(const float *sink)
+{
+	return sink ? *sink : -INFINITY;
 }
 
 #endif

@@ -87,8 +87,10 @@
 	X(attend, bf16_int8, avx2, AVX2, BF16, INT8, ATTND_CPU(AVX2), packed)                                    \
 	X(attend, bf16_e4m3, avx2, AVX2, BF16, FP8_E4M3, ATTND_CPU(AVX2), packed)                                \
 	X(attend, bf16_e5m2, avx2, AVX2, BF16, FP8_E5M2, ATTND_CPU(AVX2), packed)  \
-	X(merge, any, avx2, AVX2, ANY, ANY, ATTND_CPU(AVX2), any) \
-	X(write, bf16, avx2, AVX2, ANY, BF16, ATTND_CPU(AVX2), packed)
+	X(write, any, avx2, AVX2, ANY, ANY, ATTND_CPU(AVX2), packed)                                             \
+	X(read, any, avx2, AVX2, ANY, ANY, ATTND_CPU(AVX2), packed)                                              \
+	X(merge, any, avx2, AVX2, ANY, ANY, ATTND_CPU(AVX2), any)                                                \
+	X(finish, any, avx2, AVX2, ANY, ANY, ATTND_CPU(AVX2), any)
 #define ATTND_KERNELS_AVX512(X)                                                                          \
 	X(attend, f32_f32, avx512, AVX512, F32, F32, ATTND_CPU(AVX512), packed)                                  \
 	X(attend, f32_f16, avx512, AVX512, F32, F16, ATTND_CPU(AVX512), packed)                                  \
@@ -111,7 +113,11 @@
 	X(attend, bf16_bf16, avx512bf16, AVX512, BF16, BF16,     ATTND_CPU(AVX512_BF16), fast_dpbf16)        \
 	X(attend, bf16_int8, avx512bf16, AVX512, BF16, INT8,     ATTND_NEED_BF16_BYTES, fast_dpbf16)         \
 	X(attend, bf16_e4m3, avx512bf16, AVX512, BF16, FP8_E4M3, ATTND_NEED_BF16_BYTES, fast_dpbf16)         \
-	X(attend, bf16_e5m2, avx512bf16, AVX512, BF16, FP8_E5M2, ATTND_NEED_BF16_BYTES, fast_dpbf16)
+	X(attend, bf16_e5m2, avx512bf16, AVX512, BF16, FP8_E5M2, ATTND_NEED_BF16_BYTES, fast_dpbf16)         \
+	X(write, any, avx512, AVX512, ANY, ANY, ATTND_CPU(AVX512), packed)                                       \
+	X(read, any, avx512, AVX512, ANY, ANY, ATTND_CPU(AVX512), packed)                                        \
+	X(merge, any, avx512, AVX512, ANY, ANY, ATTND_CPU(AVX512), any)                                          \
+	X(finish, any, avx512, AVX512, ANY, ANY, ATTND_CPU(AVX512), any)
 #define ATTND_KERNELS_AMX(X) \
 	X(attend, bf16_bf16, amx, AMX, BF16, BF16, ATTND_NEED_AMX, packed) \
 	X(attend, bf16_int8, amx, AMX, BF16, INT8, ATTND_NEED_AMX, packed) \
@@ -143,7 +149,11 @@
 	X(attend, bf16_f16, rvvh, RVV, BF16, F16, ATTND_CPU(ZVFH), rvv)                                 \
 	X(attend, f32_bf16, rvvbf, RVV, F32, BF16, ATTND_CPU(ZVFBFWMA), rvv)                                 \
 	X(attend, f16_bf16, rvvbf, RVV, F16, BF16, ATTND_CPU(ZVFBFWMA), rvv)                                 \
-	X(attend, bf16_bf16, rvvbf, RVV, BF16, BF16, ATTND_CPU(ZVFBFWMA), rvv)
+	X(attend, bf16_bf16, rvvbf, RVV, BF16, BF16, ATTND_CPU(ZVFBFWMA), rvv)                          \
+	X(write, any, rvv, RVV, ANY, ANY, ATTND_CPU(RVV), packed)                                       \
+	X(read, any, rvv, RVV, ANY, ANY, ATTND_CPU(RVV), packed)                                        \
+	X(merge, any, rvv, RVV, ANY, ANY, ATTND_CPU(RVV), any)                                          \
+	X(finish, any, rvv, RVV, ANY, ANY, ATTND_CPU(RVV), any)
 #else
 #define ATTND_KERNELS_ARCH(X)
 #endif

@@ -1,185 +1,83 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * write of bf16 rows into packed bf16 tiles of 16 lanes; everything else is tile_c.c's.
+ * write and read of packed tiles with AVX2: the same bits as tile_c.c's.
  *
- * In:   rows [token][head][dim] in bf16.
- * Out:  K [group][dim pair][16 tokens][2], V [16 dims][token pair][16 dims][2], the same bits as
- *       tile_c.c's; flags first.
- * Next: attend reads them.
- *
- * Whole groups of K and token pairs of V are turned around in registers; what is left of either
- * goes element by element, into its own slots only.
+ * In:   rows [token][head][dim], or tiles.
+ * Out:  tiles with flags and scales, or rows.
+ * Next: tile_x86.h has the loops; attend reads what they store.
  */
-#include "kernels.h"
-#include "x86_avx2.h"
-
 #include <string.h>
 
-enum { LANES = 16 };
+#include "kernels.h"
+#include "lanes_avx2.h"
 
-attnd_write_fn attnd_write_any_c, attnd_write_bf16_avx2;
-
-static bool row_finite(const uint16_t *x, uint32_t n)
+static inline __attribute__((always_inline)) VF load(enum attnd_kdtype type, const char *src, uint32_t n)
 {
-	const __m256i mag = _mm256_set1_epi16(0x7fff);
-	__m256i worst = _mm256_setzero_si256();
-	uint32_t d = 0;
+	char some[32] = {0};
 
-	for (; d + LANES <= n; d += LANES)
-		worst = _mm256_max_epi16(worst, _mm256_and_si256(_mm256_loadu_si256((const void *)(x + d)), mag));
-	for (; d < n; d++)
-		worst = _mm256_max_epi16(worst, _mm256_set1_epi16((short)(x[d] & 0x7fff)));
-	return _mm256_testz_si256(_mm256_cmpgt_epi16(worst, _mm256_set1_epi16(0x7f7f)), _mm256_set1_epi16(-1));
+	if (n < LANES)
+		src = memcpy(some, src, n * attnd_kdtype_bytes(type));
+	if (type == ATTND_K_F32)
+		return (VF)_mm256_loadu_ps((const void *)src);
+	if (type == ATTND_K_F16)
+		return (VF)_mm256_cvtph_ps(_mm_loadu_si128((const void *)src));
+	return (VF)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)src)), 16);
 }
 
-/* One head's rows, and where they go. */
-struct put {
-	const char *src; /* of the first token */
-	size_t stride;	 /* from a token to the next */
-	uint32_t dims;
-	char *tile; /* K or V of the head */
-	size_t block_size;
-};
-
-static const uint16_t *row_at(const struct put *p, uint32_t t)
+static inline VU least(VU a, VU b)
 {
-	return (const uint16_t *)(const void *)(p->src + t * p->stride);
+	return (VU)_mm256_min_epu32((__m256i)a, (__m256i)b);
 }
 
-static char *k_group(const struct put *p, uint32_t slot)
+static inline VU most(VU a, VU b)
 {
-	return p->tile + slot / LANES * ((p->dims + 1) / 2 * LANES * sizeof(uint32_t));
+	return (VU)_mm256_max_epu32((__m256i)a, (__m256i)b);
 }
 
-/* The dims [from, dims) of one token, and the padding one. */
-static void put_k_slot(const struct put *p, uint32_t t, uint32_t slot, uint32_t from)
+static inline uint32_t largest(VU a)
 {
-	const uint16_t *row = row_at(p, t);
-	uint32_t *to = (uint32_t *)(void *)k_group(p, slot) + slot % LANES, pair;
+	__m128i m = _mm_max_epu32(_mm256_castsi256_si128((__m256i)a), _mm256_extracti128_si256((__m256i)a, 1));
 
-	for (uint32_t d = from; d < p->dims; d += 2) {
-		pair = row[d] | (d + 1 < p->dims ? (uint32_t)row[d + 1] << 16 : 0);
-		to[d / 2 * LANES] = pair;
-	}
+	m = _mm_max_epu32(m, _mm_shuffle_epi32(m, 0x4e));
+	m = _mm_max_epu32(m, _mm_shuffle_epi32(m, 0xb1));
+	return (uint32_t)_mm_cvtsi128_si32(m);
 }
 
-/* 16 tokens from t on into a group: 8 pairs of dims of 8 tokens at a time. */
-static void put_k_group(const struct put *p, uint32_t t, uint32_t slot)
+static inline VU integers(VF x)
 {
-	float *to = (float *)(void *)k_group(p, slot);
-	uint32_t whole = p->dims / LANES * LANES;
-	__m256 x[8];
-
-	for (uint32_t d = 0; d < whole; d += LANES)
-		for (uint32_t half = 0; half < LANES; half += 8) {
-			for (uint32_t i = 0; i < 8; i++)
-				x[i] = _mm256_loadu_ps((const void *)(row_at(p, t + half + i) + d));
-			attnd_turn8(x);
-			for (uint32_t i = 0; i < 8; i++)
-				_mm256_store_ps(to + (d / 2 + i) * LANES + half, x[i]);
-		}
-	for (uint32_t i = 0; i < LANES && whole < p->dims; i++)
-		put_k_slot(p, t + i, slot + i, whole);
+	return (VU)_mm256_cvtps_epi32((__m256)x);
 }
 
-static void put_k(const struct put *p, uint32_t slot, uint32_t n)
+static inline void store8(uint8_t *to, VU x)
 {
-	for (uint32_t t = 0; t < n;) {
-		if ((slot + t) % LANES == 0 && n - t >= LANES) {
-			put_k_group(p, t, slot + t);
-			t += LANES;
-		} else {
-			put_k_slot(p, t, slot + t, 0);
-			t++;
-		}
-	}
+	__m128i u = _mm_and_si128(low_halves(x), _mm_set1_epi16(0xff));
+
+	_mm_storel_epi64((void *)to, _mm_packus_epi16(u, u));
 }
 
-/* Strip j's row of the token pair that holds the slot. */
-static uint16_t *v_row(const struct put *p, uint32_t slot, uint32_t j)
+/* Stores of single elements: what stands between them is other slots'. */
+static inline void put_v_halves(char *to, const char *from, uint32_t slot)
 {
-	return (uint16_t *)(void *)p->tile + j * p->block_size * LANES + slot / 2 * (2 * LANES);
+	for (uint32_t i = 0; i < 16; i++)
+		memcpy(to + i * 4 + slot * 2, from + i * 2, 2);
 }
 
-static void put_v_slot(const struct put *p, uint32_t t, uint32_t slot)
+static inline void put_v_bytes(char *to, const char *from, uint32_t slot)
 {
-	const uint16_t *row = row_at(p, t);
-
-	for (uint32_t d = 0; d < p->dims; d += LANES) {
-		uint16_t *to = v_row(p, slot, d / LANES) + slot % 2;
-
-		for (uint32_t i = 0; i < LANES; i++)
-			to[2 * i] = d + i < p->dims ? row[d + i] : 0;
-	}
+	for (uint32_t i = 0; i < 16; i++)
+		to[i * 4 + slot] = from[i];
 }
 
-static __m256i load_dims(const uint16_t *row, uint32_t n)
-{
-	uint16_t some[LANES] = {0};
+#include "tile_x86.h"
 
-	if (n >= LANES)
-		return _mm256_loadu_si256((const void *)row);
-	memcpy(some, row, n * sizeof(*row));
-	return _mm256_loadu_si256((const void *)some);
+attnd_write_fn attnd_write_any_avx2;
+void attnd_write_any_avx2(const struct attnd_slots_args *a)
+{
+	write_tiles(a);
 }
 
-static void put_v_pair(const struct put *p, uint32_t t, uint32_t slot)
+attnd_read_fn attnd_read_any_avx2;
+void attnd_read_any_avx2(const struct attnd_slots_args *a)
 {
-	for (uint32_t d = 0; d < p->dims; d += LANES) {
-		__m256i a = load_dims(row_at(p, t) + d, p->dims - d),
-			b = load_dims(row_at(p, t + 1) + d, p->dims - d);
-		__m256i lo = _mm256_unpacklo_epi16(a, b), hi = _mm256_unpackhi_epi16(a, b);
-		uint16_t *to = v_row(p, slot, d / LANES);
-
-		_mm256_store_si256((void *)to, _mm256_permute2x128_si256(lo, hi, 0x20));
-		_mm256_store_si256((void *)(to + LANES), _mm256_permute2x128_si256(lo, hi, 0x31));
-	}
-}
-
-static void put_v(const struct put *p, uint32_t slot, uint32_t n)
-{
-	for (uint32_t t = 0; t < n;) {
-		if ((slot + t) % 2 == 0 && n - t >= 2) {
-			put_v_pair(p, t, slot + t);
-			t += 2;
-		} else {
-			put_v_slot(p, t, slot + t);
-			t++;
-		}
-	}
-}
-
-static bool all_finite(const struct put *p, uint32_t n)
-{
-	bool finite = true;
-
-	for (uint32_t t = 0; t < n; t++)
-		finite &= row_finite(row_at(p, t), p->dims);
-	return finite;
-}
-
-void attnd_write_bf16_avx2(const struct attnd_slots_args *a)
-{
-	const struct attnd_kv_format *f = a->fmt;
-
-	if (a->in != ATTND_K_BF16) {
-		attnd_write_any_c(a);
-		return;
-	}
-	for (uint32_t i = 0; i < a->num_heads; i++) {
-		char *tile = (char *)a->block + (a->head + i) * f->tile_bytes;
-		struct put k = {(const char *)a->k + i * a->k_head_stride, a->k_token_stride, f->spec.head_dim, tile,
-				f->spec.block_size};
-		struct put v = {(const char *)a->v + i * a->v_head_stride, a->v_token_stride, f->spec.head_dim_v,
-				tile + f->v_off, f->spec.block_size};
-		bool has_v = !f->spec.v_in_k;
-
-		if (!all_finite(&k, a->n) || (has_v && !all_finite(&v, a->n))) {
-			__atomic_store_n(&a->flags[a->head + i], 1, __ATOMIC_RELAXED);
-			__atomic_thread_fence(__ATOMIC_RELEASE);
-		}
-		put_k(&k, a->slot, a->n);
-		if (has_v)
-			put_v(&v, a->slot, a->n);
-	}
+	read_tiles(a);
 }

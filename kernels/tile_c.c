@@ -5,127 +5,10 @@
  * In:   rows [token][head][dim] of a job; another tile.
  * Out:  packed or row-major tiles, their dynamic scales and their non-finite flags.
  * Next: attend reads them. These bits are the contract: an ISA's write stores the same.
- *
- * Rule: a flag is set before the data that it warns of, with a release fence between; attend
- * reads data, then an acquire fence, then the flag.
  */
 #include "registry.h"
-#include "scalar.h"
 #include "tile.h"
-
-/* ---- One row of one head ---- */
-
-static void row_to_f32(enum attnd_kdtype type, const void *src, uint32_t n, float *x)
-{
-	if (type == ATTND_K_F32)
-		memcpy(x, src, n * sizeof(float));
-	else if (type == ATTND_K_F16)
-		for (uint32_t i = 0; i < n; i++)
-			x[i] = attnd_from_f16(((const uint16_t *)src)[i]);
-	else
-		for (uint32_t i = 0; i < n; i++)
-			x[i] = attnd_from_bf16(((const uint16_t *)src)[i]);
-}
-
-static bool floats_finite(const float *x, uint32_t n)
-{
-	uint32_t worst = 0;
-
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t mag = attnd_bits(x[i]) & 0x7fffffffu;
-
-		worst = worst > mag ? worst : mag;
-	}
-	return worst < 0x7f800000u;
-}
-
-static bool halves_finite(const uint16_t *x, uint32_t n, uint16_t infinity)
-{
-	uint16_t worst = 0;
-
-	for (uint32_t i = 0; i < n; i++) {
-		uint16_t mag = x[i] & 0x7fff;
-
-		worst = worst > mag ? worst : mag;
-	}
-	return worst < infinity;
-}
-
-static bool bytes_finite(const uint8_t *x, uint32_t n, uint8_t first)
-{
-	uint8_t worst = 0;
-
-	for (uint32_t i = 0; i < n; i++) {
-		uint8_t mag = x[i] & 0x7f;
-
-		worst = worst > mag ? worst : mag;
-	}
-	return worst < first;
-}
-
-static bool row_finite(enum attnd_kdtype type, const void *row, uint32_t n)
-{
-	switch (type) {
-	case ATTND_K_F32:
-		return floats_finite(row, n);
-	case ATTND_K_F16:
-		return halves_finite(row, n, 0x7c00);
-	case ATTND_K_BF16:
-		return halves_finite(row, n, 0x7f80);
-	case ATTND_K_FP8_E4M3:
-		return bytes_finite(row, n, 0x7f);
-	case ATTND_K_FP8_E5M2:
-		return bytes_finite(row, n, 0x7c);
-	case ATTND_K_INT8:
-	case ATTND_K_DTYPES:
-		break;
-	}
-	return true;
-}
-
-/* max(max|x|, 1e-7) / 127, or NaN. */
-static float dynamic_scale(const float *x, uint32_t n)
-{
-	float most = 1e-7f;
-
-	if (!floats_finite(x, n))
-		return NAN;
-	for (uint32_t i = 0; i < n; i++)
-		most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
-	return most / 127.0f;
-}
-
-/* With a NaN scale every element is 0. */
-static void row_from_f32(enum attnd_kdtype type, const float *x, uint32_t n, float scale, void *dst)
-{
-	switch (type) {
-	case ATTND_K_F32:
-		memcpy(dst, x, n * sizeof(float));
-		break;
-	case ATTND_K_F16:
-		for (uint32_t i = 0; i < n; i++)
-			((uint16_t *)dst)[i] = attnd_to_f16(x[i]);
-		break;
-	case ATTND_K_BF16:
-		for (uint32_t i = 0; i < n; i++)
-			((uint16_t *)dst)[i] = attnd_to_bf16(x[i]);
-		break;
-	case ATTND_K_INT8:
-		for (uint32_t i = 0; i < n; i++)
-			((int8_t *)dst)[i] = attnd_to_int8(x[i] / scale);
-		break;
-	case ATTND_K_FP8_E4M3:
-		for (uint32_t i = 0; i < n; i++)
-			((uint8_t *)dst)[i] = attnd_to_e4m3(x[i] / scale);
-		break;
-	case ATTND_K_FP8_E5M2:
-		for (uint32_t i = 0; i < n; i++)
-			((uint8_t *)dst)[i] = attnd_to_e5m2(x[i] / scale);
-		break;
-	case ATTND_K_DTYPES:
-		break;
-	}
-}
+#include "tile_row.h"
 
 /* ---- Along a walk ---- */
 
@@ -172,85 +55,45 @@ static void gather_row(const struct attnd_walk *w, void *row, uint32_t n, size_t
 		gather(w, row, n, 1);
 }
 
-static void set_flag(uint8_t *flag)
-{
-	__atomic_store_n(flag, 1, __ATOMIC_RELAXED);
-	__atomic_thread_fence(__ATOMIC_RELEASE);
-}
-
 /* ---- write ---- */
 
-/* What one token and head of K or of V needs. */
-struct put {
-	const struct attnd_slots_args *a;
-	const void *src;
-	const float *scale_in;
-	float *scale_out; /* dynamic, else NULL */
-	float scale;	  /* static */
-	uint32_t n;
-};
-
-/* Bring one row into the cache's dtype, set the flag if need be, then store. */
-static void put_row(const struct put *p, const struct attnd_walk *w, uint8_t *flag)
+static void put_slot(const struct attnd_put *p, uint32_t t, const struct attnd_walk *w, uint8_t *flag)
 {
-	enum attnd_kdtype type = p->a->fmt->spec.dtype;
-	float x[ATTND_K_MAX_DIM], row[ATTND_K_MAX_DIM], scale = p->scale;
-	const void *stored = row;
+	float row[ATTND_K_MAX_DIM], scale;
+	bool finite = true;
+	const char *stored = attnd_put_row(p, t, row, &scale, &finite, attnd_row_convert);
 
-	if (p->a->in == type) {
-		stored = p->src;
-		if (p->scale_out)
-			scale = *p->scale_in;
-	} else {
-		row_to_f32(p->a->in, p->src, p->n, x);
-		if (p->scale_out)
-			scale = dynamic_scale(x, p->n);
-		row_from_f32(type, x, p->n, scale, row);
-	}
-	if (!row_finite(type, stored, p->n) || (p->scale_out && !isfinite(scale)))
-		set_flag(flag);
+	if (!finite)
+		attnd_set_flag(flag);
 	if (p->scale_out)
-		*p->scale_out = scale;
-	scatter_row(w, stored, p->n, attnd_kdtype_bytes(type));
-}
-
-static const float *scale_at(const float *scales, size_t stride, uint32_t t, uint32_t h)
-{
-	return scales ? (const float *)(const void *)((const char *)scales + t * stride) + h : NULL;
+		p->scale_out[p->a->slot + t] = scale;
+	scatter_row(w, stored, p->dims, attnd_kdtype_bytes(p->a->fmt->spec.dtype));
 }
 
 void attnd_write_any_c(const struct attnd_slots_args *a)
 {
 	const struct attnd_kv_format *f = a->fmt;
-	bool dynamic = f->spec.scale == ATTND_K_SCALE_DYNAMIC;
 
 	for (uint32_t t = 0; t < a->n; t++)
 		for (uint32_t i = 0; i < a->num_heads; i++) {
-			uint32_t h = a->head + i, slot = a->slot + t;
-			struct attnd_walk w = attnd_walk_k(f, a->block, h, slot);
-			struct put p = {.a = a,
-					.src = (const char *)a->k + t * a->k_token_stride + i * a->k_head_stride,
-					.scale_in = scale_at(a->k_scales, a->scale_token_stride, t, i),
-					.scale = a->k_scale,
-					.n = f->spec.head_dim};
+			struct attnd_put p = attnd_put_of(a, i, false);
+			struct attnd_walk w = attnd_walk_k(f, a->block, a->head + i, a->slot + t);
 
-			if (dynamic)
-				p.scale_out = attnd_tile_scales(f, a->block, h, f->k_scale_off) + slot;
-			put_row(&p, &w, &a->flags[h]);
+			put_slot(&p, t, &w, &a->flags[a->head + i]);
 			if (f->spec.v_in_k)
 				continue;
-			w = attnd_walk_v(f, a->block, h, slot);
-			p.src = (const char *)a->v + t * a->v_token_stride + i * a->v_head_stride;
-			p.scale_in = scale_at(a->v_scales, a->scale_token_stride, t, i);
-			p.scale = a->v_scale;
-			p.n = f->spec.head_dim_v;
-			if (dynamic)
-				p.scale_out = attnd_tile_scales(f, a->block, h, f->v_scale_off) + slot;
-			put_row(&p, &w, &a->flags[h]);
+			p = attnd_put_of(a, i, true);
+			w = attnd_walk_v(f, a->block, a->head + i, a->slot + t);
+			put_slot(&p, t, &w, &a->flags[a->head + i]);
 		}
 }
 
 /* ---- read ---- */
+
+static const float *scale_at(const float *scales, size_t stride, uint32_t t, uint32_t h)
+{
+	return scales ? (const float *)(const void *)((const char *)scales + t * stride) + h : NULL;
+}
 
 static void get_scale(const float *out, size_t stride, uint32_t t, uint32_t i, float scale)
 {
@@ -356,7 +199,7 @@ void attnd_copy_any_c(const struct attnd_kv_format *fmt, void *dst, uint8_t *dst
 {
 	for (uint32_t h = head; h < head + num_heads; h++) {
 		if (__atomic_load_n(&src_flags[h], __ATOMIC_RELAXED))
-			set_flag(&dst_flags[h]);
+			attnd_set_flag(&dst_flags[h]);
 		copy_head(fmt, dst, src, n, h);
 	}
 }

@@ -748,57 +748,106 @@ static void decode_figure(uint64_t features, enum attnd_kdtype q, enum attnd_kdt
 	free_cache(&c);
 }
 
-/* Slots of one layer, block after block, stored and read back. */
-static void tiles_figure(uint64_t features, enum attnd_kdtype kv, double seconds)
+/* Stores or reads back one layer, `n` slots at a time. Seconds. */
+static double time_tiles(const struct cache *c, char *rows, uint32_t n, bool reading)
 {
-	static struct samples write, read;
-	struct attnd_kv_spec spec = llama(kv, GROUP);
 	size_t row = (size_t)HEADS * DIM * 2;
-	struct cache c;
-	char *kv_rows, name[96];
+	uint32_t size = c->fmt.spec.block_size;
 	uint8_t flags[HEADS] = {0};
-	double end = now_seconds() + seconds;
+	double start = now_seconds();
+
+	for (uint32_t t = 0; t < 1024; t += n) {
+		struct attnd_slots_args a = {
+			.fmt = &c->fmt,
+			.block = (void *)(uintptr_t)c->pieces[1][0][t / size],
+			.flags = flags,
+			.k = rows + t * row,
+			.v = rows + (1024 + t) * row,
+			.k_token_stride = row,
+			.k_head_stride = DIM * 2,
+			.v_token_stride = row,
+			.v_head_stride = DIM * 2,
+			.slot = t % size,
+			.n = n,
+			.num_heads = HEADS,
+			.k_scale = 1,
+			.v_scale = 1,
+			.in = ATTND_K_BF16,
+		};
+
+		(reading ? c->ops.read : c->ops.write)(&a);
+	}
+	return now_seconds() - start;
+}
+
+/* Each of a step's 1024 rows of query heads. Seconds. */
+static double time_finish(const struct cache *c, char *partials, char *out)
+{
+	double start = now_seconds();
+
+	c->ops.finish(&c->fmt, partials, 1024, NULL, ATTND_K_BF16, out, DIM * 2, NULL);
+	return now_seconds() - start;
+}
+
+static void rate_figure(const char *what, const char *type, uint64_t features, const struct samples *s)
+{
+	char name[96];
+
+	snprintf(name, sizeof(name), "%s %s, %s", what, type, attnd_isa_name(features));
+	report_figure(name, sample_median(s), "GB/s");
+}
+
+/* Rates of bf16 rows (for f32 tiles twice as long ones are read back), and of bf16 outputs. */
+static void tiles_figure(uint64_t features, enum attnd_kdtype kv, const char *type, double seconds)
+{
+	static struct samples blocks, token, read, finish;
+	struct attnd_kv_spec spec = llama(kv, GROUP);
+	double bytes = 2048.0 * HEADS * DIM * 2 * 1e-9, end = now_seconds() + seconds;
+	struct cache c;
+	char *rows = calloc(2048 * HEADS, DIM * 4), *partials;
 
 	make_cache(&c, features, &spec, 1024, false);
 	fill_pool_once(&c);
-	kv_rows = calloc(2 * 1024, row);
-	write.n = read.n = 0;
+	partials = aligned_alloc(64, 1024 * c.fmt.partial_bytes);
+	c.ops.init(&c.fmt, partials, 1024);
+	for (uint32_t i = 0; i < 1024; i++)
+		memcpy(partials + i * c.fmt.partial_bytes, (const float[]){0, 1}, 2 * sizeof(float)); /* m, l */
+	for (size_t i = 0; i < (size_t)2048 * HEADS * DIM; i++)
+		((uint16_t *)(void *)rows)[i] = (uint16_t)(0x3f00 + i * 37 % 0x180);
+	blocks.n = token.n = read.n = finish.n = 0;
 	do {
-		double t[2];
-
-		for (int reading = 0; reading < 2; reading++) {
-			t[reading] = now_seconds();
-			for (uint32_t b = 0; b < 1024 / spec.block_size; b++) {
-				struct attnd_slots_args a = {
-					.fmt = &c.fmt,
-					.block = (void *)(uintptr_t)c.pieces[1][0][b],
-					.flags = flags,
-					.k = kv_rows + b * spec.block_size * row,
-					.v = kv_rows + (1024 + b * spec.block_size) * row,
-					.k_token_stride = row,
-					.k_head_stride = DIM * 2,
-					.v_token_stride = row,
-					.v_head_stride = DIM * 2,
-					.n = spec.block_size,
-					.num_heads = HEADS,
-					.k_scale = 1,
-					.v_scale = 1,
-					.in = ATTND_K_BF16,
-				};
-
-				(reading ? c.ops.read : c.ops.write)(&a);
-			}
-			t[reading] = now_seconds() - t[reading];
-		}
-		sample_add(&write, 2048.0 * (double)row / t[0] * 1e-9);
-		sample_add(&read, 2048.0 * (double)row / t[1] * 1e-9);
+		sample_add(&blocks, bytes / time_tiles(&c, rows, spec.block_size, false));
+		sample_add(&token, bytes / time_tiles(&c, rows, 1, false));
+		sample_add(&finish, 1024.0 * DIM * 2 * 1e-9 / time_finish(&c, partials, rows));
+		if (kv != ATTND_K_F32)
+			sample_add(&read, bytes / time_tiles(&c, rows, spec.block_size, true));
 	} while (now_seconds() < end);
-	snprintf(name, sizeof(name), "write %s, %s", kv == ATTND_K_BF16 ? "bf16" : "other", attnd_isa_name(features));
-	report_figure(name, sample_median(&write), "GB/s");
-	snprintf(name, sizeof(name), "read %s, %s", kv == ATTND_K_BF16 ? "bf16" : "other", attnd_isa_name(features));
-	report_figure(name, sample_median(&read), "GB/s");
-	free(kv_rows);
+	rate_figure("write blocks of", type, features, &blocks);
+	rate_figure("write tokens of", type, features, &token);
+	if (kv != ATTND_K_F32)
+		rate_figure("read blocks of", type, features, &read);
+	if (kv == ATTND_K_BF16)
+		rate_figure("finish to", type, features, &finish);
+	free(partials);
+	free(rows);
 	free_cache(&c);
+}
+
+/* What write, read and finish reach: all features, without AVX-512, none. */
+static void tiles(double seconds)
+{
+	static const struct {
+		enum attnd_kdtype type;
+		const char *name;
+	} types[] = {{ATTND_K_F32, "f32"},   {ATTND_K_F16, "f16"},	 {ATTND_K_BF16, "bf16"},
+		     {ATTND_K_INT8, "int8"}, {ATTND_K_FP8_E4M3, "e4m3"}, {ATTND_K_FP8_E5M2, "e5m2"}};
+	uint64_t all = attnd_features(), bare = all >> ATTND_CPU_VLEN_SHIFT << ATTND_CPU_VLEN_SHIFT;
+	uint64_t sets[] = {all, bare | (all & ATTND_CPU(AVX2)), bare};
+
+	for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++)
+		for (size_t i = 0; i < 3; i++)
+			if (i == 0 || sets[i] != sets[i - 1])
+				tiles_figure(sets[i], types[t].type, types[t].name, seconds / 18);
 }
 
 static void sweep(double seconds)
@@ -817,8 +866,6 @@ static void sweep(double seconds)
 	decode_figure(bare, ATTND_K_BF16, ATTND_K_BF16, 4, 4096, true, share);
 	for (size_t i = 0; i < sizeof(extends) / sizeof(extends[0]); i++)
 		extend_isa(best_isa(), extends[i][0], extends[i][1], false, share);
-	tiles_figure(all, ATTND_K_BF16, share);
-	tiles_figure(bare, ATTND_K_BF16, share);
 	decode_figure(all, ATTND_K_F16, ATTND_K_F16, 4, 4096, true, share);
 	decode_figure(all, ATTND_K_F32, ATTND_K_F32, 4, 4096, true, share);
 	decode_figure(all, ATTND_K_BF16, ATTND_K_INT8, 4, 4096, true, share);
@@ -842,7 +889,7 @@ static bool wanted(const char *goal)
 
 static int usage(void)
 {
-	fprintf(stderr, "usage: bench-kernels [--json] [--only P1,P2,P3,P5,sweep] [--seconds N]\n"
+	fprintf(stderr, "usage: bench-kernels [--json] [--only P1,P2,P3,P5,tiles,sweep] [--seconds N]\n"
 			"N: seconds for each goal (20)\n");
 	return 2;
 }
@@ -901,6 +948,10 @@ int main(int argc, char **argv)
 	if (wanted("P5")) {
 		progress("P5");
 		goal_quantised(bench.seconds);
+	}
+	if (wanted("tiles")) {
+		progress("tiles");
+		tiles(bench.seconds);
 	}
 	if (wanted("sweep")) {
 		progress("sweep");

@@ -43,6 +43,8 @@ static bool partials_init(struct partials *c, const struct attnd_kernel *k, uint
 
 	*c = (struct partials){.r = {seed}};
 	s = random_spec(&c->r, k->kv == ATTND_K_ANY ? ATTND_K_BF16 : (enum attnd_kdtype)k->kv);
+	if (rng_below(&c->r, 2) && !s.v_in_k)
+		s.head_dim_v = rng_range(&c->r, 1, 150);
 	if (attnd_format_init(check_features, &s, &c->fmt, &ops) != 0 ||
 	    !attnd_kernel_serves(k, check_features, &c->fmt))
 		return false;
@@ -130,17 +132,23 @@ void check_merge(const struct attnd_kernel *k, uint64_t seed)
 {
 	for (uint64_t i = 0; i < ROUNDS && !failed(); i++) {
 		struct partials c;
-		char *before;
+		char *before, *portable;
 
 		if (!partials_init(&c, k, seed + i))
 			continue;
 		before = malloc(c.n * c.fmt.partial_bytes);
 		memcpy(before, c.a, c.n * c.fmt.partial_bytes);
+		portable = aligned_alloc(64, c.n * c.fmt.partial_bytes);
+		memcpy(portable, c.a, c.n * c.fmt.partial_bytes);
+		attnd_merge_any_c(&c.fmt, portable, c.b, c.n);
 		guarded_protect(c.b, true);
 		k->fn.merge(&c.fmt, c.a, c.b, c.n);
 		for (uint32_t p = 0; p < c.n; p++)
 			compare_merge(&c, at(&c, before, p), at(&c, c.b, p), at(&c, c.a, p));
+		if (memcmp(portable, c.a, c.n * c.fmt.partial_bytes) != 0)
+			fail("other bits than portable C (dim %u)", c.fmt.spec.head_dim_v);
 		free(before);
+		free(portable);
 		partials_free(&c);
 	}
 }
@@ -155,6 +163,21 @@ static double rounding(enum attnd_kdtype type, double x)
 	if (type == ATTND_K_BF16)
 		return fabs(x) * 0x1p-8 + 0x1p-134;
 	return fabs(x) * U + 0x1p-150;
+}
+
+/* The portable kernel's rows and lse. */
+static void compare_with_portable(const struct partials *c, const float *sinks, enum attnd_kdtype type,
+				  const char *out, size_t stride, size_t row, const float *lse)
+{
+	char *want = malloc(c->n * stride);
+	float want_lse[MAX_N];
+
+	attnd_finish_any_c(&c->fmt, c->a, c->n, sinks, type, want, stride, want_lse);
+	for (uint32_t p = 0; p < c->n; p++)
+		if (memcmp(want + p * stride, out + p * stride, row) != 0 ||
+		    (lse && bits_of(lse[p]) != bits_of(want_lse[p])))
+			fail("other bits than portable C (type %d, dim %u)", (int)type, c->fmt.spec.head_dim_v);
+	free(want);
 }
 
 static void compare_finish(const struct partials *c, const struct attnd_partial *p, const float *sink,
@@ -181,6 +204,35 @@ static void compare_finish(const struct partials *c, const struct attnd_partial 
 	want_lse = top + log(l);
 	if (lse)
 		near("lse", (double)*lse, want_lse, 2 * rel + (fabs(top) + fabs(log(l)) + fabs(want_lse)) * 2 * U);
+}
+
+/* Every kind of number in acc, NaN too, in every number of dims, as portable C stores it. */
+static void finish_odd(const struct attnd_kernel *k)
+{
+	struct attnd_kv_spec s = {1, 1, 64, 64, 16, ATTND_K_BF16, ATTND_K_SCALE_NONE, ATTND_K_PACKED, false};
+	struct rng r = {7};
+
+	for (uint32_t i = 0; i < 900 && !failed(); i++) {
+		enum attnd_kdtype type = i % ATTND_K_FLOATS;
+		struct attnd_ops ops;
+		struct partials c = {.n = 1};
+		char *out;
+
+		s.head_dim_v = 1 + i / ATTND_K_FLOATS % 150;
+		if (attnd_format_init(check_features, &s, &c.fmt, &ops) != 0 ||
+		    !attnd_kernel_serves(k, check_features, &c.fmt))
+			return;
+		c.a = guarded_alloc(c.fmt.partial_bytes, 64);
+		memset(c.a, 0, c.fmt.partial_bytes);
+		at(&c, c.a, 0)->l = 1.0f;
+		for (uint32_t d = 0; d < s.head_dim_v; d++)
+			at(&c, c.a, 0)->acc[d] = rng_any_float(&r);
+		out = guarded_alloc(s.head_dim_v * attnd_kdtype_bytes(type), attnd_kdtype_bytes(type));
+		k->fn.finish(&c.fmt, c.a, 1, NULL, type, out, 4096, NULL);
+		compare_with_portable(&c, NULL, type, out, 4096, s.head_dim_v * attnd_kdtype_bytes(type), NULL);
+		guarded_free(out);
+		guarded_free(c.a);
+	}
 }
 
 void check_finish(const struct attnd_kernel *k, uint64_t seed)
@@ -214,7 +266,9 @@ void check_finish(const struct attnd_kernel *k, uint64_t seed)
 				if (out[p * stride + g] != 0x5a)
 					fail("finish wrote between rows");
 		}
+		compare_with_portable(&c, with_sinks ? sinks : NULL, type, out, stride, row, with_lse ? lse : NULL);
 		guarded_free(out);
 		partials_free(&c);
 	}
+	finish_odd(k);
 }

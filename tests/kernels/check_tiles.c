@@ -6,11 +6,18 @@
  * Out:  TAP. Whole blocks are compared, so that a byte of a neighbour that changes fails.
  * Next: check_attend.c relies on write and read.
  *
- * Offsets are computed here element by element, from the formulas of kernels.h.
+ * Offsets are computed here element by element, from the formulas of kernels.h. Besides, what an
+ * ISA's kernels leave is compared with what the portable ones do, NaN's bits included.
  */
 #include "check.h"
 
-enum { ROUNDS = 150 };
+enum { ROUNDS = 150, SWEEP_DIMS = 80, SWEEP_SLOTS = 16 };
+
+/* What is not left to chance. */
+struct wish {
+	enum attnd_kdtype dtype, in;
+	uint32_t dim, dim_v, slot, n;
+};
 
 /* A format, a block of it, and rows that go in or come out. */
 struct tiles {
@@ -77,21 +84,34 @@ static bool dynamic(const struct tiles *c)
 }
 
 /* A random format that the kernel serves, a block of garbage, and rows for a random range of slots and heads. */
-static bool tiles_init(struct tiles *c, const struct attnd_kernel *k, uint64_t seed)
+static bool tiles_init(struct tiles *c, const struct attnd_kernel *k, uint64_t seed, const struct wish *w)
 {
 	struct attnd_ops ops;
 	struct attnd_kv_spec s;
 	size_t es, bytes;
 
 	*c = (struct tiles){.r = {seed}};
-	s = random_spec(&c->r, k->kv == ATTND_K_ANY ? (enum attnd_kdtype)rng_below(&c->r, ATTND_K_DTYPES)
-						    : (enum attnd_kdtype)k->kv);
+	s = random_spec(&c->r, w		      ? w->dtype
+			       : k->kv == ATTND_K_ANY ? (enum attnd_kdtype)rng_below(&c->r, ATTND_K_DTYPES)
+						      : (enum attnd_kdtype)k->kv);
+	if (w) {
+		s.head_dim = w->dim;
+		s.head_dim_v = w->dim_v;
+		s.v_in_k = s.v_in_k && w->dim_v <= w->dim;
+		s.layout = ATTND_K_PACKED;
+		s.block_size = s.block_size < SWEEP_SLOTS ? SWEEP_SLOTS : s.block_size;
+	}
 	if (attnd_format_init(check_features, &s, &c->fmt, &ops) != 0 ||
 	    !attnd_kernel_serves(k, check_features, &c->fmt))
 		return false;
 	c->in = rng_below(&c->r, 3) ? (enum attnd_kdtype)rng_below(&c->r, ATTND_K_FLOATS) : s.dtype;
 	c->slot = rng_below(&c->r, s.block_size);
 	c->n = rng_below(&c->r, 4) ? rng_range(&c->r, 1, s.block_size - c->slot) : s.block_size - c->slot;
+	if (w) {
+		c->in = w->in;
+		c->slot = w->slot;
+		c->n = w->n;
+	}
 	c->head = rng_below(&c->r, s.num_kv_heads);
 	c->num_heads = rng_range(&c->r, 1, s.num_kv_heads - c->head);
 	es = 4; /* room for any type */
@@ -151,10 +171,12 @@ static struct attnd_slots_args slots_args(struct tiles *c, float k_scale, float 
 
 /* ---- write ---- */
 
-/* One row of input, of one character: ordinary, zeros, tiny, huge, one outlier, or anything. */
+/* One row of input, of one character: ordinary, zeros, tiny, huge, one outlier, anything, or one at the edge. */
 static void make_row(struct tiles *c, void *row, uint32_t dims)
 {
-	uint32_t kind = rng_below(&c->r, 7);
+	/* The last and the first number that f16 and bf16 round to something finite and not. */
+	static const uint32_t edges[] = {0x477fefffu, 0x477ff000u, 0x7f7f7fffu, 0x7f7f8000u};
+	uint32_t kind = rng_below(&c->r, 8);
 
 	for (uint32_t d = 0; d < dims; d++) {
 		float x = rng_float(&c->r);
@@ -169,6 +191,8 @@ static void make_row(struct tiles *c, void *row, uint32_t dims)
 			x = d == dims / 2 ? 3e4f : x * 1e-3f;
 		else if (kind == 5)
 			x = rng_any_float(&c->r);
+		else if (kind == 6 && d == dims / 2)
+			x = float_of(edges[rng_below(&c->r, 4)]);
 		if (c->in == ATTND_K_INT8)
 			((int8_t *)row)[d] = (int8_t)rng_next(&c->r);
 		else
@@ -270,14 +294,39 @@ static void make_rows(struct tiles *c)
 		}
 }
 
-static void write_once(const struct attnd_kernel *k, uint64_t seed)
+/* The portable kernel on a copy of the block as it was. */
+static void compare_with_portable(const struct tiles *c, struct attnd_slots_args a, uint8_t *before, uint64_t seed)
+{
+	uint8_t flags[4] = {0};
+
+	a.block = before;
+	a.flags = flags;
+	attnd_write_any_c(&a);
+	if (memcmp(before, c->block, c->fmt.layer_bytes) != 0 || memcmp(flags, c->flags, sizeof(flags)) != 0)
+		fail("other bits than portable C (dtype %d, in %d, slots %u+%u, dims %u %u, seed %llu)",
+		     (int)c->fmt.spec.dtype, (int)c->in, c->slot, c->n, c->fmt.spec.head_dim, c->fmt.spec.head_dim_v,
+		     (unsigned long long)seed);
+}
+
+static uint8_t *copy_of(const struct tiles *c)
+{
+	uint8_t *p = aligned_alloc(64, c->fmt.layer_bytes);
+
+	if (!p)
+		abort();
+	return memcpy(p, c->block, c->fmt.layer_bytes);
+}
+
+static void write_once(const struct attnd_kernel *k, uint64_t seed, const struct wish *w)
 {
 	struct tiles c;
 	struct attnd_slots_args a;
 	float k_scale, v_scale;
+	uint8_t *before;
 
-	if (!tiles_init(&c, k, seed))
+	if (!tiles_init(&c, k, seed, w))
 		return;
+	before = copy_of(&c);
 	k_scale = ldexpf(1.0f + fabsf(rng_float(&c.r)), (int)rng_below(&c.r, 12) - 8);
 	v_scale = ldexpf(1.0f + fabsf(rng_float(&c.r)), (int)rng_below(&c.r, 12) - 8);
 	make_rows(&c);
@@ -290,13 +339,82 @@ static void write_once(const struct attnd_kernel *k, uint64_t seed)
 				want_slot(&c, true, t, i, v_scale);
 		}
 	compare_block(&c, seed);
+	compare_with_portable(&c, a, before, seed);
+	free(before);
 	tiles_free(&c);
+}
+
+typedef void once_fn(const struct attnd_kernel *k, uint64_t seed, const struct wish *w);
+
+/* In turn the float types and the stored one. */
+static enum attnd_kdtype sweep_in(enum attnd_kdtype dtype, uint32_t i)
+{
+	return i % 4 < ATTND_K_FLOATS ? (enum attnd_kdtype)(i % 4) : dtype;
+}
+
+/* Every number of dims up to 80, every run of slots up to 16, for each stored type. */
+static void sweep(const struct attnd_kernel *k, uint64_t seed, once_fn *once)
+{
+	uint32_t step = check_thin < 16 ? check_thin : 16, i = (uint32_t)seed % step;
+	struct wish w;
+
+	for (; i < ATTND_K_DTYPES * SWEEP_DIMS && !failed(); i += step) {
+		w = (struct wish){.dtype = i % ATTND_K_DTYPES, .dim = i / ATTND_K_DTYPES + 1, .slot = i % 7};
+		w.in = sweep_in(w.dtype, i / 5);
+		w.dim_v = SWEEP_DIMS + 1 - w.dim;
+		w.n = 1 + i % (SWEEP_SLOTS - w.slot);
+		once(k, seed + i, &w);
+	}
+	for (i = (uint32_t)seed % step; i < ATTND_K_DTYPES * SWEEP_SLOTS * SWEEP_SLOTS && !failed(); i += step) {
+		w = (struct wish){.dtype = i % ATTND_K_DTYPES, .dim = 1 + i % 37, .dim_v = 1 + i % 31};
+		w.in = sweep_in(w.dtype, i / 5);
+		w.slot = i / ATTND_K_DTYPES % SWEEP_SLOTS;
+		w.n = 1 + i / ATTND_K_DTYPES / SWEEP_SLOTS;
+		if (w.slot + w.n <= SWEEP_SLOTS)
+			once(k, seed + i, &w);
+	}
+}
+
+/* Every 16-bit number, into each stored type; only compared with portable C. */
+static void write_all_halves(const struct attnd_kernel *k, enum attnd_kdtype dtype, enum attnd_kdtype in)
+{
+	enum { DIM = 256, N = 16 };
+	struct wish w = {dtype, in, DIM, DIM, 0, N};
+
+	for (uint32_t first = 0; first < 0x10000 && !failed(); first += N * DIM) {
+		struct tiles c;
+		struct attnd_slots_args a;
+		uint8_t *before;
+
+		if (!tiles_init(&c, k, first, &w))
+			return;
+		before = copy_of(&c);
+		for (uint32_t t = 0; t < N; t++)
+			for (uint32_t d = 0; d < DIM; d++) {
+				uint16_t at = (uint16_t)(first + t * DIM + d);
+
+				for (uint32_t i = 0; i < c.num_heads; i++) {
+					((uint16_t *)(void *)(c.k + t * c.k_token + i * c.k_head))[d] = at;
+					((uint16_t *)(void *)(c.v + t * c.v_token + i * c.v_head))[d] = (uint16_t)~at;
+				}
+			}
+		a = slots_args(&c, 0.75f, 1.0f);
+		k->fn.write(&a);
+		compare_with_portable(&c, a, before, first);
+		free(before);
+		tiles_free(&c);
+	}
 }
 
 void check_write(const struct attnd_kernel *k, uint64_t seed)
 {
 	for (uint64_t i = 0; i < ROUNDS && !failed(); i++)
-		write_once(k, seed + i);
+		write_once(k, seed + i, NULL);
+	sweep(k, seed, write_once);
+	for (int type = 0; type < ATTND_K_DTYPES; type++)
+		for (int in = ATTND_K_F16; in < ATTND_K_FLOATS; in++)
+			if (type != in)
+				write_all_halves(k, (enum attnd_kdtype)type, (enum attnd_kdtype)in);
 }
 
 /* ---- read ---- */
@@ -320,13 +438,19 @@ static void compare_read(const struct tiles *c, bool is_v, uint32_t t, uint32_t 
 		fail("%s scale of token %u head %u is another", is_v ? "V" : "K", t, h);
 }
 
-static void read_once(const struct attnd_kernel *k, uint64_t seed)
+static void read_once(const struct attnd_kernel *k, uint64_t seed, const struct wish *w)
 {
 	struct tiles c;
 	struct attnd_slots_args a;
+	struct wish stored;
 	bool want_v, want_scales;
 
-	if (!tiles_init(&c, k, seed))
+	if (w) {
+		stored = *w;
+		stored.in = w->dtype;
+		w = &stored;
+	}
+	if (!tiles_init(&c, k, seed, w))
 		return;
 	/* Outputs end flush with a guard page only in the cache's dtype. */
 	if (c.in != c.fmt.spec.dtype) {
@@ -357,7 +481,8 @@ static void read_once(const struct attnd_kernel *k, uint64_t seed)
 void check_read(const struct attnd_kernel *k, uint64_t seed)
 {
 	for (uint64_t i = 0; i < ROUNDS * 2 && !failed(); i++)
-		read_once(k, seed + i);
+		read_once(k, seed + i, NULL);
+	sweep(k, seed, read_once);
 }
 
 /* ---- copy ---- */
@@ -385,7 +510,7 @@ static void copy_once(const struct attnd_kernel *k, uint64_t seed)
 	struct tiles c;
 	uint8_t *src, src_flags[4] = {0, 1, 0, 1};
 
-	if (!tiles_init(&c, k, seed))
+	if (!tiles_init(&c, k, seed, NULL))
 		return;
 	src = guarded_alloc(c.fmt.layer_bytes, 64);
 	fill_random(&c.r, src, c.fmt.layer_bytes);
@@ -434,7 +559,7 @@ void check_clear(const struct attnd_kernel *k, uint64_t seed)
 	for (uint64_t i = 0; i < ROUNDS / 3 && !failed(); i++) {
 		struct tiles c;
 
-		if (!tiles_init(&c, k, seed + i))
+		if (!tiles_init(&c, k, seed + i, NULL))
 			continue;
 		memset(c.flags, 1, sizeof(c.flags));
 		memset(c.want_flags, 1, sizeof(c.flags));
