@@ -95,7 +95,7 @@ static void reload_config(struct control *c)
 	if (load_rules(c))
 		log_err("allow-users, allow-groups, tenants: a name is gone; the rules stay as they were");
 	log_set_level((enum log_level)c->cfg.log_level);
-	if (control_mail(c, &(struct mail){.type = MAIL_LIMITS, .limits = limits_of(&c->cfg)}))
+	if (control_mail(c, &(struct mail){.type = MAIL_LIMITS, .limits = limits_of(&c->cfg), .rules = c->rules}))
 		log_err("no memory to change the cache's limits");
 	log_info("configuration reloaded");
 }

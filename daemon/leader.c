@@ -220,6 +220,7 @@ static void read_mail(struct leader *l, const struct mail *m)
 		break;
 	case MAIL_LIMITS:
 		manage_limits(l, &m->limits);
+		publisher_rules(l->publisher, &m->rules);
 		break;
 	case MAIL_STOP:
 		l->stopping = true;

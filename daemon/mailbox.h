@@ -15,6 +15,7 @@
 
 #include "../shm/region.h"
 #include "beat.h"
+#include "peer.h"
 #include "quota.h"
 
 struct session;
@@ -30,7 +31,7 @@ enum mail_type {
 	MAIL_OWNER_GONE,  /* session: the owner of the engine that it made has ended */
 	MAIL_ADMIN,	  /* command: answered by MAIL_ADMIN_DONE with reply */
 	MAIL_EVENTS,	  /* somebody subscribes to KV events: look */
-	MAIL_LIMITS,	  /* limits */
+	MAIL_LIMITS,	  /* limits, rules */
 	MAIL_STOP,	  /* drain: finish running jobs, then answer MAIL_STOPPED and return */
 	MAIL_BEAT,	  /* answered by MAIL_BEAT_DONE */
 	/* leader -> control */
@@ -55,6 +56,7 @@ struct mail {
 	void *cookie;			  /* MAIL_ADMIN: comes back */
 	struct beat beat;		  /* MAIL_BEAT_DONE */
 	struct limits limits;		  /* MAIL_LIMITS */
+	struct peer_rules rules;	  /* MAIL_LIMITS: who may subscribe to events */
 	struct mail *next;
 };
 

@@ -171,7 +171,11 @@ static int try_huge(struct pool *p, uint32_t node, uint64_t bytes, long size)
 		if (!r)
 			r = pool_settle(p, node, &p->nodes[node]);
 	}
-	if (r)
+	if (r && free_pages >= 0 && (uint64_t)free_pages >= need)
+		log_info("pool: node %d: %llu huge pages of %ld KiB are free, but not for us: %s (a limit of the "
+			 "control group, or somebody was faster)",
+			 p->topology->nodes[node].id, (unsigned long long)need, size / 1024, strerror(-r));
+	else if (r)
 		log_info("pool: node %d: no %llu huge pages of %ld KiB (%ld free)", p->topology->nodes[node].id,
 			 (unsigned long long)need, size / 1024, free_pages);
 	return r;

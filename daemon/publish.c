@@ -47,7 +47,8 @@ struct asked {
 
 struct publisher {
 	const struct config *cfg;
-	struct peer_rules rules;
+	struct peer_rules rules; /* under rules_lock: a reload changes them */
+	pthread_mutex_t rules_lock;
 	struct events *events;
 	struct mailbox *leader;
 	struct mirror *mirror;
@@ -86,10 +87,21 @@ static bool is_in(const struct peer_ids *list, uint32_t id)
 	return false;
 }
 
-/* Beginning of the topics that the sender may see; false: none. */
-static bool may_see(const struct publisher *p, int which, zmq_msg_t *msg, char *ret, size_t size)
+static bool is_let_in(struct publisher *p, const struct peer *peer)
 {
 	const struct peer_rules *rules = &p->rules;
+	bool yes;
+
+	pthread_mutex_lock(&p->rules_lock);
+	yes = (!rules->users.n && !rules->groups.n) || is_in(&rules->users, peer->uid) ||
+	      is_in(&rules->groups, peer->gid);
+	pthread_mutex_unlock(&p->rules_lock);
+	return yes;
+}
+
+/* Beginning of the topics that the sender may see; false: none. */
+static bool may_see(struct publisher *p, int which, zmq_msg_t *msg, char *ret, size_t size)
+{
 	struct peer peer;
 	char realm[80];
 
@@ -99,8 +111,7 @@ static bool may_see(const struct publisher *p, int which, zmq_msg_t *msg, char *
 	}
 	if (!peer_of_message(msg, &peer) || (peer.overflow_uid && !*p->cfg->share_group))
 		return false;
-	if ((rules->users.n || rules->groups.n) && !is_in(&rules->users, peer.uid) &&
-	    !is_in(&rules->groups, peer.gid))
+	if (!is_let_in(p, &peer))
 		return false;
 	peer_realm(p->cfg, &peer, realm, sizeof(realm));
 	snprintf(ret, size, "kv@%s@", realm);
@@ -185,7 +196,7 @@ static bool frame(void *socket, zmq_msg_t *msg, bool *ret_more)
  * Identity, empty, number, perhaps a topic. False: it is none of that, or not for the sender; the
  * rest of it is thrown away. (The identity's frame does not always tell of the sender.)
  */
-static bool read_request(const struct publisher *p, zmq_msg_t *msg, struct asked *a)
+static bool read_request(struct publisher *p, zmq_msg_t *msg, struct asked *a)
 {
 	void *socket = p->at[a->which].replay;
 	const unsigned char *b;
@@ -475,6 +486,7 @@ int publisher_start(const struct config *cfg, struct events *events, struct mail
 
 	if (!p)
 		return -ENOMEM;
+	pthread_mutex_init(&p->rules_lock, NULL);
 	p->cfg = cfg;
 	p->events = events;
 	p->leader = leader;
@@ -498,6 +510,15 @@ int publisher_start(const struct config *cfg, struct events *events, struct mail
 	p->started = true;
 	*ret = p;
 	return 0;
+}
+
+void publisher_rules(struct publisher *p, const struct peer_rules *rules)
+{
+	if (!p)
+		return;
+	pthread_mutex_lock(&p->rules_lock);
+	p->rules = *rules;
+	pthread_mutex_unlock(&p->rules_lock);
 }
 
 static void close_endpoint(struct endpoint *e)
@@ -535,5 +556,6 @@ void publisher_stop(struct publisher *p)
 	mirror_destroy(p->mirror);
 	if (p->stop_fd >= 0)
 		close(p->stop_fd);
+	pthread_mutex_destroy(&p->rules_lock);
 	free(p);
 }

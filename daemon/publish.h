@@ -21,6 +21,7 @@
 #include "config.h"
 #include "events.h"
 #include "mailbox.h"
+#include "peer.h"
 
 struct publisher;
 
@@ -29,6 +30,9 @@ struct publisher;
  * subscriber comes. The reason of a failure is logged. 0 or a negative errno.
  */
 int publisher_start(const struct config *cfg, struct events *events, struct mailbox *leader, struct publisher **ret);
+
+/** Whom to let subscribe and ask from now on; who has subscribed stays. NULL is fine. From another thread. */
+void publisher_rules(struct publisher *p, const struct peer_rules *rules);
 
 /** Join and unbind. NULL is fine. */
 void publisher_stop(struct publisher *p);

@@ -7,7 +7,12 @@
 #include <numaif.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
 
 static void one_node(struct topology *t, const cpu_set_t *allowed)
 {
@@ -111,8 +116,11 @@ int topology_where(const struct topology *t, void *base, size_t bytes, size_t pa
 		r = -ENOMEM;
 		goto out;
 	}
-	for (size_t i = 0; i < n; i++)
+	/* Memory that a process before us has filled is not in our page table yet, and would count as nowhere. */
+	for (size_t i = 0; i < n; i++) {
 		at[i] = (char *)base + i * (pages / n) * page;
+		(void)madvise(at[i], page, MADV_POPULATE_READ);
+	}
 	if (move_pages(0, n, at, NULL, status, 0)) {
 		r = -errno;
 		goto out;
@@ -124,7 +132,7 @@ int topology_where(const struct topology *t, void *base, size_t bytes, size_t pa
 			k++;
 		if (k < t->num_nodes)
 			ret_on[k]++;
-		else
+		else if (status[i] >= 0)
 			++*ret_else;
 	}
 out:

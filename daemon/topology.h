@@ -40,7 +40,7 @@ int topology_bind(const struct topology *t, uint32_t node, void *base, size_t by
 
 /**
  * Ask the kernel where pages are: of up to `most` pages spread over the range, how many lie on
- * each node; *ret_else counts those that are elsewhere or absent. 0 or a negative errno.
+ * each node; *ret_else counts those that are elsewhere, nobody those that are absent. 0 or a negative errno.
  */
 int topology_where(const struct topology *t, void *base, size_t bytes, size_t page, uint32_t most,
 		   uint32_t ret_on[TOPOLOGY_MAX_NODES], uint32_t *ret_else);

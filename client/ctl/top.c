@@ -77,20 +77,23 @@ static const char *duration(double s, char buf[16])
 static void add_work(struct page *p, const json_t *r)
 {
 	const json_t *q = json_object_get(r, "requests");
-	char a[16], b[16], c[16], roof[48] = "";
+	char a[16], b[16], c[16], d[16], roof[48] = "";
 
 	add_line(p, "jobs/s    %8s   decode %s  extend %s", amount(number(r, "jobs_per_s"), a),
 		 amount(number(json_object_get(q, "decode"), "per_s"), b),
 		 amount(number(json_object_get(q, "extend"), "per_s"), c));
-	add_line(p, "tokens/s  %8s   decode %s  extend %s",
-		 amount(number(r, "decode_tokens_per_s") + number(r, "extend_tokens_per_s"), a),
-		 amount(number(r, "decode_tokens_per_s"), b), amount(number(r, "extend_tokens_per_s"), c));
+	add_line(p, "tokens/s  %8s   decode %s  extend %s  found cached %s",
+		 amount(number(r, "decode_tokens_per_s") + number(r, "extend_tokens_per_s") +
+				number(r, "taken_tokens_per_s"),
+			a),
+		 amount(number(r, "decode_tokens_per_s"), b), amount(number(r, "extend_tokens_per_s"), c),
+		 amount(number(r, "taken_tokens_per_s"), d));
 	if (number(r, "stream_bytes_per_s") > 0)
 		snprintf(roof, sizeof(roof), "%.0f%% of stream (%.3g GB/s)", 100 * number(r, "of_stream"),
 			 number(r, "stream_bytes_per_s") / 1e9);
 	add_line(p, "GB/s      %8.2f   %s", number(r, "read_bytes_per_s") / 1e9, roof);
-	add_line(p, "hit rate  %7.1f%%   since the start %.1f%%  taken over %s tokens/s", 100 * number(r, "hit_rate"),
-		 100 * number(r, "hit_rate_since_start"), amount(number(r, "taken_tokens_per_s"), a));
+	add_line(p, "hit rate  %7.1f%%   since the start %.1f%%", 100 * number(r, "hit_rate"),
+		 100 * number(r, "hit_rate_since_start"));
 }
 
 static void add_latencies(struct page *p, const json_t *r)
@@ -293,11 +296,14 @@ static int plain(const struct ctl *c, json_t *old, double stream)
 	return r;
 }
 
-static void draw(const json_t *rates)
+/* `lost`: where there is no daemon any more, or NULL. What it told last stays in view. */
+static void draw(const json_t *rates, const char *lost)
 {
 	static struct page p;
 
 	fill_page(&p, rates);
+	if (lost)
+		snprintf(p.line[0], sizeof(p.line[0]), "no daemon at %.40s: trying again; q ends", lost);
 	erase();
 	for (int i = 0; i < p.n && i < LINES; i++) {
 		/* The line above a table is its heading. */
@@ -315,8 +321,8 @@ static void draw(const json_t *rates)
 
 static int live(const struct ctl *c, json_t *old, double stream)
 {
-	int r = EXIT_SUCCESS;
-	json_t *rates = rates_between(NULL, old, stream);
+	json_t *rates = rates_between(NULL, old, stream), *request = json_pack("{s:s}", "command", "stat");
+	char path[200];
 
 	setlocale(LC_ALL, "");
 	initscr();
@@ -324,29 +330,33 @@ static int live(const struct ctl *c, json_t *old, double stream)
 	noecho();
 	curs_set(0);
 	timeout((int)(c->interval * 1000));
-	draw(rates);
+	draw(rates, NULL);
 	for (int key = getch(); key != 'q' && key != 3; key = getch()) {
-		json_t *now;
+		json_t *reply, *now;
+		int error = 0;
 
 		if (key == KEY_RESIZE) {
-			draw(rates);
+			draw(rates, NULL);
 			continue;
 		}
-		now = look(c, &r);
-		if (!now)
-			break;
+		reply = ctl_ask_quietly(c, request, &error, path, sizeof(path));
+		now = json_incref(json_object_get(reply, "stat"));
+		json_decref(reply);
+		if (!now) { /* it is being started again, perhaps */
+			draw(rates, path);
+			continue;
+		}
 		json_decref(rates);
 		rates = rates_between(old, now, stream);
 		json_decref(old);
 		old = now;
-		draw(rates);
+		draw(rates, NULL);
 	}
 	endwin();
+	json_decref(request);
 	json_decref(rates);
 	json_decref(old);
-	if (r)
-		json_decref(look(c, &r)); /* says why, where it can be read */
-	return r;
+	return EXIT_SUCCESS;
 }
 
 int ctl_top(const struct ctl *c)

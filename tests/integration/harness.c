@@ -57,7 +57,7 @@ static const char *daemon_path(void)
 
 static void run_daemon(const struct daemon *d, const char *const *args)
 {
-	const char *argv[MAX_ARGS + 8] = {daemon_path(), "--config", "/dev/null", "--socket", d->socket};
+	const char *argv[MAX_ARGS + 8] = {daemon_path(), "--config", d->config, "--socket", d->socket};
 	char log[80];
 	size_t n = 5;
 
@@ -108,6 +108,11 @@ int daemon_start(struct daemon *d, const char *const *args)
 	if (!mkdtemp(d->dir))
 		return -errno;
 	snprintf(d->socket, sizeof(d->socket), "%s/s", d->dir);
+	snprintf(d->config, sizeof(d->config), "%s/config", d->dir);
+	int fd = open(d->config, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+	if (fd < 0)
+		return -errno;
+	close(fd);
 	snprintf(d->admin, sizeof(d->admin), "%s.admin", d->socket);
 	return daemon_again(d, args);
 }

@@ -23,6 +23,7 @@ struct daemon {
 	pid_t pid; /* 0: none */
 	char dir[64];
 	char socket[80], admin[88];
+	char config[80]; /* an empty file: written to by who tries a reload */
 };
 
 /** Start $ATTND_DAEMON with further flags (NULL-terminated, or NULL) and wait until it listens. 0 or -errno. */

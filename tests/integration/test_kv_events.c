@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <msgpack.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -385,6 +386,72 @@ static void test_rights(void **state)
 	flush_all();
 }
 
+static void allow(const char *users)
+{
+	FILE *f = fopen(daemon_.config, "we");
+
+	fprintf(f, "[socket]\nallow-users = %s\n", users);
+	assert_int_equal(fclose(f), 0);
+	assert_int_equal(kill(daemon_.pid, SIGHUP), 0);
+}
+
+/* Is a question on the clients' socket answered, within 20 s? Who is not let in gets no answer at all. */
+static bool is_answered(bool want)
+{
+	bool is = !want;
+
+	for (int i = 0; i < 40 && is != want; i++) {
+		void *s = open_socket(zmq, ZMQ_DEALER, ".replay", 500);
+		struct batch b;
+
+		ask_replay(s, 0, NULL);
+		is = next_batch(s, &b);
+		free_batch(&b);
+		zmq_close(s);
+	}
+	return is;
+}
+
+/* A reload's allow lists count for who subscribes or asks from then on; who has subscribed stays. */
+static void test_reload(void **state)
+{
+	void *old = open_socket(zmq, ZMQ_SUB, "", 100), *late;
+	struct toy t;
+	attnd_t *a = begin(&t, 1);
+	struct batch b;
+	bool got;
+
+	(void)state;
+	for (uint64_t key = 1; !next_batch(old, &b); key++) { /* until it is a subscriber */
+		free_batch(&b);
+		assert_true(key < 100);
+		cache_prompt(&t, key, 100000 * key);
+	}
+	free_batch(&b);
+	assert_true(is_answered(true));
+	allow("65533");
+	assert_false(is_answered(false));
+	late = open_socket(zmq, ZMQ_SUB, "", 300);
+	assert_false(is_answered(false)); /* by now its subscription has been read, too */
+	while (next_batch(old, &b))
+		free_batch(&b);
+	free_batch(&b);
+	cache_prompt(&t, 1000, 1);
+	zmq_setsockopt(old, ZMQ_RCVTIMEO, &(int){10000}, sizeof(int));
+	got = next_batch(old, &b);
+	free_batch(&b);
+	assert_true(got);
+	got = next_batch(late, &b);
+	free_batch(&b);
+	assert_false(got);
+	zmq_close(late);
+	zmq_close(old);
+	allow("");
+	assert_true(is_answered(true));
+	attnd_disconnect(a);
+	flush_all();
+}
+
 /* Garbage, half requests, a subscriber that never reads: the clients' work goes on. */
 static void test_rude(void **state)
 {
@@ -460,8 +527,8 @@ static void test_attnctl(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_live), cmocka_unit_test(test_replay),  cmocka_unit_test(test_rights),
-		cmocka_unit_test(test_rude), cmocka_unit_test(test_attnctl),
+		cmocka_unit_test(test_live),   cmocka_unit_test(test_replay), cmocka_unit_test(test_rights),
+		cmocka_unit_test(test_reload), cmocka_unit_test(test_rude),   cmocka_unit_test(test_attnctl),
 	};
 
 	return cmocka_run_group_tests(tests, test_start, test_end);

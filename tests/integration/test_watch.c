@@ -6,6 +6,11 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -317,6 +322,61 @@ static void test_top(void **state)
 	assert_int_equal(attnctl("top --interval 0"), 2);
 }
 
+/* What the terminal was sent has these words, within 20 s; what came before them is forgotten. */
+static bool shows(int fd, const char *words)
+{
+	size_t n = 0;
+
+	for (;;) {
+		struct pollfd p = {.fd = fd, .events = POLLIN};
+		ssize_t more = poll(&p, 1, 20000) > 0 ? read(fd, text + n, sizeof(text) - 1 - n) : 0;
+
+		if (more <= 0)
+			return false;
+		n += (size_t)more;
+		text[n] = 0;
+		if (strstr(text, words))
+			return true;
+		if (n > sizeof(text) / 2)
+			n = 0;
+	}
+}
+
+/* On a terminal of 80 columns: it goes on while the daemon is away, and ends by a key with the terminal as it was. */
+static void test_top_live(void **state)
+{
+	const char *const args[] = {"--pool-size", "16M", "--hugepages", "off", NULL};
+	struct winsize size = {.ws_row = 24, .ws_col = 80};
+	struct daemon d;
+	char program[300];
+	int fd, status;
+
+	(void)state;
+	assert_int_equal(daemon_start(&d, args), 0);
+	snprintf(program, sizeof(program), "%s/attnctl", getenv("BUILD"));
+	pid_t pid = forkpty(&fd, NULL, NULL, &size);
+	if (pid == 0) {
+		setenv("TERM", "xterm", 1);
+		execl(program, program, "--socket", d.socket, "top", "--interval", "0.1", "--stream", "10", NULL);
+		_exit(127);
+	}
+	assert_true(pid > 0);
+	assert_true(shows(fd, "of stream (10 GB/s)"));
+	daemon_end(&d, SIGKILL);
+	assert_true(shows(fd, "trying"));
+	assert_int_equal(daemon_again(&d, args), 0);
+	assert_true(shows(fd, "attnd up"));
+	assert_int_equal(write(fd, "q", 1), 1);
+	assert_true(shows(fd, "\033[?1049l")); /* back from the screen of its own */
+	while (read(fd, text, sizeof(text)) > 0)
+		;
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	close(fd);
+	daemon_end(&d, SIGTERM);
+	daemon_clean(&d);
+}
+
 static void put(const char *root, const char *path, const char *content)
 {
 	char full[400], command[500];
@@ -364,7 +424,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_counts), cmocka_unit_test(test_evictions), cmocka_unit_test(test_cardinality),
 		cmocka_unit_test(test_text),   cmocka_unit_test(test_http),	 cmocka_unit_test(test_http_rude),
-		cmocka_unit_test(test_top),    cmocka_unit_test(test_doctor),
+		cmocka_unit_test(test_top),    cmocka_unit_test(test_top_live),	 cmocka_unit_test(test_doctor),
 	};
 
 	return cmocka_run_group_tests(tests, test_start, test_end);

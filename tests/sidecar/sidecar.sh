@@ -13,6 +13,8 @@ skip() {
 [ "$(id -u)" = 0 ] || skip 'namespaces need root'
 own="unshare --mount --pid --fork --kill-child --ipc --net --uts" # what a container has of its own
 $own true 2>/dev/null || skip 'no namespaces here'
+sanitized=
+! nm "$BUILD/attnd" 2>/dev/null | grep -qE '__(asan|tsan)_init' || sanitized=1
 if nm "$BUILD/attnd" 2>/dev/null | grep -q __asan_init; then # its shadow memory wants /proc as it was
 	export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
 fi
@@ -44,7 +46,7 @@ start() {
 	while [ "$1" != -- ]; do around+=("$1"); shift; done
 	shift
 	stop
-	"${around[@]}" "$BUILD/attnd" --config /dev/null --socket "$dir/s" --socket-mode 0666 --pool-size 16M \
+	"${around[@]}" "$BUILD/attnd" --config /dev/null --socket "$dir/s" --socket-mode 0666 --pool-size "${POOL:-16M}" \
 		--pin false "$@" >"$dir/log" 2>&1 &
 	daemon=$!
 	for _ in $(seq 300); do "$BUILD/attnctl" --socket "$dir/s.admin" status >/dev/null 2>&1 && return; sleep 0.1; done
@@ -93,16 +95,135 @@ check 'a seccomp profile without io_uring: epoll' status_has '"event_loop":[ ]*"
 check 'said in the log' grep -q 'io_uring is not to be had' "$dir/log"
 check 'and served' says 'cached 0' "$BUILD/tests/sidecar/nouring" $own "$peer" "$dir/s"
 
-free=$(sed -n 's/HugePages_Free: *//p' /proc/meminfo)
-# shellcheck disable=SC2086
-if [ "${free:-0}" -ge 8 ]; then
-	start $own -- --hugepages require
-	check 'huge pages of the host are used' status_has '"backing":[ ]*"hugetlb"'
+# ---- A memory limit
+
+# A control group (memory or hugetlb), a limit's file in either version, the limit: sets $group.
+group=
+groups=()
+make_group() {
+	local root
+	for root in "/sys/fs/cgroup/$1" /sys/fs/cgroup /sys/fs/cgroup/unified; do
+		group=$root/attnd-sidecar-$$-${#groups[@]}
+		[ -e "$root/cgroup.procs" ] || continue
+		[ ! -e "$root/cgroup.subtree_control" ] || echo "+$1" >"$root/cgroup.subtree_control" 2>/dev/null
+		mkdir "$group" 2>/dev/null || continue
+		groups+=("$group")
+		{ echo "$4" >"$group/$2" || echo "$4" >"$group/$3"; } 2>/dev/null && return
+	done
+	return 1
+}
+# shellcheck disable=SC2016
+inside=(bash -c 'echo $$ >"$0/cgroup.procs" && exec "$@"')
+remove_groups() {
+	local g
+	for g in "${groups[@]}"; do
+		for _ in $(seq 50); do rmdir "$g" 2>/dev/null && break; sleep 0.1; done
+	done
+	groups=()
+}
+lives() { kill -0 "$(pgrep -P "$daemon" | head -1)"; }
+refused() { # words of the log, command...
+	local want=$1
+	shift
+	! timeout 60 "$@" "$BUILD/attnd" --config /dev/null --socket "$dir/r" --pin false "${flags[@]}" >"$dir/refused" 2>&1 &&
+		grep -q "$want" "$dir/refused" || { cat "$dir/refused"; false; }
+}
+if [ -z "$sanitized" ] && make_group memory memory.max memory.limit_in_bytes $(((16 + 4 + 64 + 64) << 20)); then
+	# shellcheck disable=SC2086
+	start "${inside[@]}" "$group" $own -- --hugepages off --meta-size 4M --arena-max 64M
+	check 'pool, metadata, arena and 64 MiB: a memory limit of that serves' says 'cached 0' $own "$peer" "$dir/s"
+	check 'and hits' says 'cached 63' $own "$peer" "$dir/s"
+	check 'and nobody was killed for it' lives
+	flags=(--pool-size 512M --hugepages off)
+	# shellcheck disable=SC2086
+	check 'a pool beyond the limit is refused with a message' refused 'the memory limit of the control group leaves' \
+		"${inside[@]}" "$group" $own
 else
-	start $own -- --hugepages auto
-	check 'without huge pages: plain ones, which the log and the status tell' status_has '"backing":[ ]*"\(plain\|collapsed\)"'
-	echo "# no 8 huge pages are free here: not tried with them"
+	echo '# no memory control group is to be had here, or a sanitizer would need more: no limit is tried'
 fi
+
+# ---- Huge pages: of the host, reserved here and given back
+
+# shellcheck disable=SC2086
+start $own -- --hugepages off
+check 'without huge pages: plain ones, which the status tells' status_has '"backing":[ ]*"plain"'
+check 'served' says 'cached 0' "$peer" "$dir/s"
+
+huge=/proc/sys/vm/nr_hugepages
+free_huge() { sed -n 's/HugePages_Free: *//p' /proc/meminfo; }
+exec 8>/tmp/attnd-hugepages.lock # others that run this test count, too
+was=
+if [ "$(sed -n 's/Hugepagesize: *\([0-9]*\) kB/\1/p' /proc/meminfo)" = 2048 ] && flock -w 60 8; then
+	was=$(cat $huge)
+	# shellcheck disable=SC2064
+	trap "stop; remove_groups; echo $was >$huge; rm -rf '$dir'" EXIT
+fi
+# So many free ones: others' daemons (hugepages = auto) may take some, too.
+reserve() {
+	[ -n "$was" ] || return 1
+	for _ in 1 2 3 4 5; do
+		[ "$(free_huge)" -lt "$1" ] || return 0
+		echo $(($(cat $huge) + $1)) >$huge 2>/dev/null || return 1
+	done
+	return 1
+}
+if reserve 32; then
+	# shellcheck disable=SC2086
+	POOL=64M start $own -- --hugepages require
+	check 'huge pages of the host are used, without a mount' status_has '"backing":[ ]*"hugetlb"'
+	check 'served' says 'cached 0' $own "$peer" "$dir/s"
+	stop
+	flags=(--pool-size 512G --hugepages require)
+	# shellcheck disable=SC2086
+	check 'more than there are is refused with a message' refused 'huge pages are not there (hugepages = require)' $own
+
+	if [ -z "$sanitized" ] && make_group memory memory.max memory.limit_in_bytes $(((4 + 16 + 64) << 20)); then
+		reserve 64
+		# shellcheck disable=SC2086
+		POOL=128M start "${inside[@]}" "$group" $own -- --hugepages require --meta-size 4M --arena-max 64M
+		check 'they do not count against the memory limit' status_has '"backing":[ ]*"hugetlb"'
+		check 'served' says 'cached 0' $own "$peer" "$dir/s"
+		stop
+	fi
+	if make_group hugetlb hugetlb.2MB.max hugetlb.2MB.limit_in_bytes $((16 << 20)); then
+		reserve 32
+		flags=(--pool-size 64M --hugepages require)
+		# shellcheck disable=SC2086
+		check 'but against their own: beyond it require is refused' refused 'huge pages are not there (hugepages = require)' \
+			"${inside[@]}" "$group" $own
+		# shellcheck disable=SC2086
+		POOL=64M start "${inside[@]}" "$group" $own -- --hugepages auto
+		check 'and auto takes plain pages' status_has '"backing":[ ]*"\(plain\|collapsed\)"'
+		check 'which the log tells' grep -q '32 huge pages of 2048 KiB are free, but not for us' "$dir/log"
+		check 'served' says 'cached 0' $own "$peer" "$dir/s"
+		reserve 8
+		# shellcheck disable=SC2086
+		POOL=16M start "${inside[@]}" "$group" $own -- --hugepages require
+		check 'within it they are used' status_has '"backing":[ ]*"hugetlb"'
+		check 'served' says 'cached 0' $own "$peer" "$dir/s"
+		stop
+	else
+		echo '# no control group of huge pages is to be had here'
+	fi
+
+	# A volume of huge pages keeps the cache over the container's end.
+	mkdir "$dir/volume"
+	if reserve 16 && mount -t hugetlbfs -o mode=0700 none "$dir/volume"; then
+		for want in 0 63; do
+			# shellcheck disable=SC2086
+			start $own -- --pool-path "$dir/volume"
+			check "pool-path on a volume of huge pages: container $((want / 63 + 1))" status_has '"backing":[ ]*"hugetlb"'
+			check "serves from what is there" says "cached $want" $own "$peer" "$dir/s"
+			stop
+		done
+		umount "$dir/volume"
+	fi
+else
+	echo '# no huge pages can be reserved here: not tried with them'
+fi
+
+# shellcheck disable=SC2086
+start $own --
 check 'served' says 'cached 0' "$peer" "$dir/s"
 check 'it ends by itself' end
 daemon=
