@@ -22,7 +22,8 @@ check-engines-vllm: vllm-plugin
 bench-engines-vllm: vllm-plugin
 	$(Q)$(vllm_env) $(ENGINES)/vllm/bin/python tests/engines/vllm/bench.py $(BENCH_FLAGS)
 
-# The attention ops of others, from the same environment (P12); writes $(O)/bench-peers.json.
+# The attention ops of others (P12), in an environment of its own; writes $(O)/bench-peers.json.
 .PHONY: bench-peers
 bench-peers: vllm-plugin
-	$(Q)$(vllm_env) $(ENGINES)/vllm/bin/python tests/engines/vllm/peers.py $(BENCH_FLAGS)
+	$(Q)tests/engines/vllm/venv-peers.sh '$(ENGINES)/peers' '$(ENGINES)/vllm'
+	$(Q)$(vllm_env) $(ENGINES)/peers/bin/python tests/engines/vllm/peers.py $(BENCH_FLAGS)

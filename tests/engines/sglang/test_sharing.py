@@ -48,6 +48,21 @@ class Sharing(unittest.TestCase):
         then = prompt + first["tokens"] + [3]
         self.assertEqual(self.b.wait(self.b.generate(then, 2))["cached"], len(then) - 2)
 
+    def test_1_twins(self):
+        """A prompt that one engine is computing is waited for, in the other and in itself, not computed again."""
+        prompt = self.prompt(1500)
+        first = self.a.generate(prompt, 5)
+        while not self.daemon.ctl("status")["counters"]["sequences"]:
+            pass
+        others = [e.generate(prompt, 5) for e in (self.b, self.b, self.a)]
+        short = self.b.generate(self.prompt(20), 1)
+        want = self.a.wait(first)["tokens"]
+        for e, t in zip((self.b, self.b, self.a), others, strict=True):
+            r = e.wait(t)
+            self.assertEqual((r["cached"], r["tokens"]), (1499, want))
+        self.assertEqual(self.b.wait(short)["finish"], "length")
+        self.assertEqual(self.daemon.ctl("status")["counters"]["sequences"], 0)
+
     def test_2_salts(self):
         prompt = self.prompt(80)
         self.a.wait(self.a.generate(prompt, 2))

@@ -57,6 +57,17 @@ class Processes(unittest.TestCase):
         b.close()
         self.nothing_left()
 
+    def test_twins(self):
+        """A prompt that one engine is computing is waited for in the other, not computed again."""
+        long = [(i * 77 + 5) % 250 + 3 for i in range(480)]
+        want = plain(llama(), [long])
+        a, b = (self.runner(llama(), max_num_batched_tokens=32) for _ in range(2))
+        a.ask("long", long)
+        while not sum(s.get("sequences", 0) for s in self.daemon.ask("sessions")["sessions"]):
+            pass
+        self.assertEqual(b.generate([long]), (want, [479]))
+        self.assertEqual(a.end("long")["tokens"], want[0])
+
     def test_ranks(self):
         """Two tensor-parallel ranks, twice: the second engine hits in both."""
         want = plain(llama(), MIX)

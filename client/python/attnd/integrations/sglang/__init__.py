@@ -17,6 +17,7 @@ NAME = "attnd"
 TESTED = "0.5.23"
 
 _CPU = "sglang.srt.platforms.cpu.CpuSRTPlatform."
+_ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder."
 _POOLS = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator."
 
 
@@ -59,6 +60,14 @@ def _token_limit(original: Any, configurator: Any, capacity: int) -> int:
     return start(configurator, limit)
 
 
+def _admit(original: Any, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
+    if not chosen():
+        return original(adder, req, *args, **kwargs)
+    from .tree import admit
+
+    return admit(original, adder, req, *args, **kwargs)
+
+
 def _backend(runner: Any) -> Any:
     from .backend import AttndBackend
 
@@ -85,4 +94,5 @@ def register() -> None:
     register_radix_cache_backend(NAME, _tree)
     HookRegistry.register(_CPU + "apply_server_args_defaults", _defaults, HookType.AROUND)
     HookRegistry.register(_CPU + "get_kv_pool_cls", _pool_class, HookType.AROUND)
+    HookRegistry.register(_ADDER + "add_one_req", _admit, HookType.AROUND)
     HookRegistry.register(_POOLS + "_apply_token_constraints", _token_limit, HookType.AROUND)

@@ -22,6 +22,8 @@ import numpy as np
 
 import attnd
 
+from ..twins import Twins
+
 logger = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, Any]
@@ -93,6 +95,8 @@ class Session:
         self.agree = agree
         self.tokens = 0  # granted
         self.epoch = b""  # empty: that of the weights on disk, shared with other engines
+        self.twins = Twins(connection)
+        self.held_back: set[str] = set()  # requests whose twin is being computed, by the last match
         self.waiting: dict[str, Held] = {}  # by request, until a row is theirs
         self.rows: dict[Hashable, Held] = {}
         self.hits = self.asked = self.recovered = 0
@@ -132,11 +136,20 @@ class Session:
     def match(
         self, request: str, fields: tuple[str | None, str | None], tokens: Array, limit: int, publish: bool = True
     ) -> int:
-        """Open a request's sequence: how many of its tokens are cached and held, at most `limit`."""
+        """Open a request's sequence: how many of its tokens are cached and held, at most `limit`.
+
+        Where another request is computing more of them, on any rank, none is opened: it is held back.
+        """
         self.forget(request)
-        held = self._patiently(lambda: self._open(self.namespace(fields), tokens, limit, publish))
+        self.held_back.discard(request)
+        held = self._patiently(lambda: self._open(self.namespace(fields), tokens, limit, publish, twin=request))
+        n = self.agree([-1 if held is None else held.length])[0]
+        if n < 0:
+            self.held_back.add(request)
+            if held is not None:
+                self._close([held])
+            return 0
         self.waiting[request] = held
-        n = self.agree([held.length])[0]
         self.asked += len(tokens)
         self.hits += n
         return n
@@ -147,9 +160,15 @@ class Session:
         nothing = np.zeros(0, np.uint64)
         self.waiting[request] = self._patiently(lambda: self._open(self._unshared, nothing, 0, False, True))
 
-    def _open(self, namespace: int, tokens: Array, limit: int, publish: bool, opaque: bool = False) -> Held:
+    def _open(
+        self, namespace: int, tokens: Array, limit: int, publish: bool, opaque: bool = False, twin: str | None = None
+    ) -> Held | None:
         publish = publish and namespace != self._unshared
-        return Held(self.connection.sequence(tokens, namespace=namespace, max_match=limit), tokens, publish, opaque)
+        if twin is None:
+            sequence = self.connection.sequence(tokens, namespace=namespace, max_match=limit)
+        else:
+            sequence = self.twins.open(twin, tokens, namespace=namespace, limit=limit)
+        return None if sequence is None else Held(sequence, tokens, publish, opaque)
 
     def forget(self, request: str) -> None:
         """A request that was matched and has no row will not get one by this match."""
@@ -157,7 +176,14 @@ class Session:
         if held is not None:
             self._close([held])
 
+    def give_up(self, request: str) -> None:
+        """It will not be matched again."""
+        self.forget(request)
+        self.held_back.discard(request)
+        self.twins.drop(request)
+
     def forget_all(self) -> None:
+        self.twins.look()
         held = list(self.waiting.values())
         self.waiting.clear()
         self._close(held)
@@ -169,6 +195,7 @@ class Session:
             if request not in self.waiting:
                 self.match_privately(request or repr(row))
             held = self.waiting.pop(request or repr(row))
+            self.twins.drop(request or "")
             self.rows[row] = held
         return held
 
@@ -181,6 +208,7 @@ class Session:
     def new_epoch(self) -> None:
         """Whatever is cached now is nobody's hit in this engine any more, nor is what runs shared on."""
         self.forget_all()
+        self.twins.drop_all()
         for held in self.rows.values():
             held.publish = False
         self.epoch = secrets.token_bytes(SALT_BYTES)
@@ -264,6 +292,7 @@ class Session:
         if isinstance(why, attnd.PoolFull):
             time.sleep(0.05)  # others may let go of something
         self.forget_all()
+        self.twins.drop_all()
         held = list(self.rows.values())
         before = sum(h.length for h in held)
         lengths = self._patiently(lambda: self._reopen(held))

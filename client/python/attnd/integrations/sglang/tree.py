@@ -10,11 +10,13 @@ here: each step's plan makes its tokens visible to all engines when it ends.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
 import torch
 from sglang.srt.beam_search.coordinator import BeamCoordinator
+from sglang.srt.managers.schedule_policy import AddReqResult
 from sglang.srt.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     DecLockRefResult,
@@ -25,6 +27,9 @@ from sglang.srt.mem_cache.base_prefix_cache import (
 
 from . import NAME
 from .session import Array, Session
+
+
+IDLE_SECONDS = 1e-3  # between looks when there is nothing else to do: the twin needs the cores
 
 
 def _no_beams(*_: Any) -> str:
@@ -42,6 +47,16 @@ class Root:
 def token_array(ids: Any) -> Array:
     """A copy: SGLang appends to its arrays later."""
     return np.array(ids, dtype=np.int64).view(np.uint64)
+
+
+def admit(original: Any, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
+    """A request that is held back stays in the queue, those behind it are looked at."""
+    session = Session.current
+    if session is None or req.rid not in session.held_back:
+        return original(adder, req, *args, **kwargs)
+    if adder.running_batch.is_empty() and not adder.can_run_list:
+        time.sleep(IDLE_SECONDS)
+    return AddReqResult.CONTINUE
 
 
 class AttndCache(BasePrefixCache):
@@ -112,7 +127,7 @@ class AttndCache(BasePrefixCache):
 
     def release_aborted_request(self, handle: Any) -> None:
         self._give_back(handle.rid)
-        self.session.forget(handle.rid)
+        self.session.give_up(handle.rid)
 
     def _give_back(self, rid: str) -> None:
         tickets = self.tickets.pop(rid, None)

@@ -5,7 +5,9 @@ In: vLLM's requests, when it looks for cached prefixes, schedules, preempts, end
 a prompt need not be computed, and each step's rows. Next: worker.py makes a plan of the rows.
 
 A sequence is opened when vLLM asks what is cached, and held from then on. If vLLM finds no room for
-the request in this step it is closed again: what it holds would not be in vLLM's budget.
+the request in this step it is closed again: what it holds would not be in vLLM's budget. Where
+another request, of any engine, is computing more of the same prompt, the answer is "ask again later"
+(twins.py).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 
 import attnd
 
+from ..twins import Twins
 from .link import AWAY, PATIENCE_S, Link, adapter_digest
 
 if TYPE_CHECKING:
@@ -58,6 +61,7 @@ class Admission:
     def __init__(self, link: Link) -> None:
         self.link = link
         self.connection = link.connection
+        self.twins = Twins(self.connection)
         self._held: dict[str, Held] = {}
         self._namespaces: dict[tuple[bytes | None, bytes], int] = {}
         self._adapters: dict[tuple[str, int], bytes] = {}
@@ -76,10 +80,12 @@ class Admission:
         limit = 0 if request.skip_reading_prefix_cache else request.num_tokens - 1
         try:
             namespace = self._namespace(request)
-            sequence = self.connection.sequence(tokens, namespace=namespace, max_match=limit)
+            sequence = self.twins.open(request.request_id, tokens, namespace=namespace, limit=limit)
         except attnd.Error as e:
             return self._away(e)
         self._away_since = None
+        if sequence is None:
+            return None
         shared = namespace != self._unshared
         self._held[request.request_id] = Held(request, sequence.key, sequence.cached, shared)
         return sequence.cached
@@ -96,6 +102,7 @@ class Admission:
 
     def admit(self, request: Request, cached: int) -> None:
         """vLLM found room, and skips so many tokens."""
+        self.twins.drop(request.request_id)
         held = self._held.get(request.request_id)
         if held is None:
             return  # the daemon went away since it was opened; its row will say so
@@ -117,6 +124,7 @@ class Admission:
             self._quietly(self.connection._lib.attnd_seq_close, held.key)
 
     def finish(self, request_id: str) -> None:
+        self.twins.drop(request_id)
         self.close(request_id)
         self._prompts.pop(request_id, None)
 
@@ -124,6 +132,7 @@ class Admission:
 
     def new_epoch(self) -> None:
         """Nothing computed so far is a hit from now on, nor what other engines compute."""
+        self.twins.drop_all()
         self._epoch = os.urandom(16)
         self._namespaces.clear()
         self._adapters.clear()
@@ -178,6 +187,7 @@ class Admission:
     # ---- A step ----
 
     def rows(self, output: SchedulerOutput, block_size: int) -> Rows | None:
+        self.twins.look()
         for request_id in [i for i, h in self._held.items() if not h.admitted]:
             self.close(request_id)
         for request_id in output.preempted_req_ids or ():

@@ -44,6 +44,8 @@ class AttndScheduler(Scheduler):
     def _compute_again(self, lost: Lost) -> None:
         now = time.monotonic()
         count = 0
+        assert isinstance(self.connector, AttndConnector)
+        self.connector.admission.twins.drop_all()  # if there was no room: what they hold is in no budget
         for request_id, why in lost.rows.items():
             request = self.requests.get(request_id)
             if request is None or request.status != RequestStatus.RUNNING:
