@@ -6,7 +6,8 @@
 # Out: TAP, one line for each program and emulated CPU, with the program's output where it fails.
 # Next: make check-riscv.
 #
-# One binary runs at VLEN 128 to 1024; then with qemu's options that fill tails and masked
+# One binary runs at VLEN 128 to 1024, and golden vectors go through a daemon in the emulator (whose
+# NUMA calls and io_uring answer ENOSYS); then with qemu's options that fill tails and masked
 # elements with ones and split vectors where the specification allows it; then without the
 # extensions for f16 and bf16, and without vectors. Unit tests run once: they use no vectors.
 set -u
@@ -55,17 +56,29 @@ jobs() {
 		echo "$cpu|choice $(has "$cpu")"
 		echo "$cpu|check-kernels $isa --thin $thin --seed $i"
 		[ $thin = 150 ] && [ "$cpu" != 256 ] || echo "$cpu|tests/daemon/test_exec"
+		[ $thin = 150 ] && [ $i -gt 4 ] || echo "$cpu|vectors"
 	done
 	for t in $unit_tests; do
 		echo "256|tests/$t"
 	done
 }
 
+# Clients start the daemon by this.
+printf '#!/bin/sh\nexec qemu-riscv64 "%s/attnd" "$@"\n' "$BUILD" >"$log/attnd"
+chmod +x "$log/attnd"
+
 run_job() { # number, line
-	local cpu=${2%%|*} program=${2#*|}
-	# shellcheck disable=SC2086,SC2046
-	QEMU_CPU=$(qemu_cpu $cpu) nice -n 10 timeout 3000 qemu-riscv64 "$BUILD"/$program >"$log/$1" 2>&1
-	echo $? >"$log/$1.status"
+	local cpu=${2%%|*} program=${2#*|} number=$1
+	export ATTND_DAEMON=$log/attnd VECTORS_RUN=qemu-riscv64
+	# shellcheck disable=SC2086
+	if [ "$program" = vectors ]; then
+		set -- "$SRC/tests/vectors/test_vectors.sh"
+	else
+		set -- qemu-riscv64 "$BUILD"/$program
+	fi
+	# shellcheck disable=SC2086
+	QEMU_CPU=$(qemu_cpu $cpu) nice -n 10 timeout 3000 "$@" >"$log/$number" 2>&1
+	echo $? >"$log/$number.status"
 }
 export -f run_job qemu_cpu
 export log BUILD

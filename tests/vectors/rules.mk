@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Golden vectors: $(O)/run-vectors and the test that runs it over the small set of data/ and, if
-# ATTND_VECTORS names one, over a larger set.
+# ATTND_VECTORS names one, over a larger set; check-long: every ISA with every size of blocks and chunks.
 
 VECTORS_OBJS := $(O)/tests/vectors/run-vectors.o $(O)/tests/vectors/feed.o $(O)/tests/vectors/case.o
 
@@ -11,3 +11,4 @@ $(O)/run-vectors: $(VECTORS_OBJS) $(O)/libattnd.a $(O)/flags
 
 TEST_PROGRAMS += $(O)/run-vectors
 CHECK_TESTS += tests/vectors/test_vectors.sh
+CHECK_LONG_TESTS += tests/vectors/test_vectors.sh

@@ -23,7 +23,18 @@
 
 enum { WHY_BYTES = 512 };
 
-static const char usage[] = "Usage: run-vectors [--chunk N] [--layout packed|bshd|bhsd] [--block-size B] DIR...\n";
+/* Machines may be emulated or loaded: what counts is what comes out. */
+#define PATIENCE .timeout_us = 60000000, .default_deadline_us = 300000000
+
+static const char usage[] = "Usage: run-vectors [--chunk N] [--layout packed|bshd|bhsd] [--block-size B]\n"
+			    "                   [--cpu-mask FEATURES] [--log] DIR...\n"
+			    "--log: the daemon says which kernels it chose\n";
+
+struct options {
+	struct feed_options feed;
+	const char *cpu_mask; /* of the daemon, or NULL */
+	const char *log_level;
+};
 
 struct folders {
 	char **paths;
@@ -113,7 +124,7 @@ static int is_skip(int rc, const char *why)
 static int feed_in_session(const char *socket, const struct vector_case *c, uint32_t number,
 			   const struct feed_options *options, float *ret_out, float *ret_lse, char why[WHY_BYTES])
 {
-	struct attnd_connect_options connect = {.socket = socket, .name = "run-vectors"};
+	struct attnd_connect_options connect = {.socket = socket, .name = "run-vectors", PATIENCE};
 	const char *what = "attnd_connect";
 	attnd_t *a = NULL;
 	int rc = attnd_connect(&a, &connect);
@@ -191,28 +202,36 @@ static int parse_layout(const char *text, enum attnd_layout *ret)
 	return -EINVAL;
 }
 
-static int parse_options(int argc, char **argv, struct feed_options *ret)
+static int parse_options(int argc, char **argv, struct options *ret)
 {
 	static const struct option long_options[] = {
 		{"chunk", required_argument, NULL, 'c'},
 		{"layout", required_argument, NULL, 'l'},
 		{"block-size", required_argument, NULL, 'b'},
+		{"cpu-mask", required_argument, NULL, 'm'},
+		{"log", no_argument, NULL, 'v'},
 		{NULL, 0, NULL, 0},
 	};
 	int option, rc = 0;
 
-	while (!rc && (option = getopt_long(argc, argv, "", long_options, NULL)) != -1)
-		rc = option == 'c'   ? parse_count(optarg, &ret->chunk)
-		     : option == 'l' ? parse_layout(optarg, &ret->layout)
-		     : option == 'b' ? parse_count(optarg, &ret->block_size)
-				     : -EINVAL;
+	while (!rc && (option = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
+		if (option == 'm')
+			ret->cpu_mask = optarg;
+		else if (option == 'v')
+			ret->log_level = "info";
+		else
+			rc = option == 'c'   ? parse_count(optarg, &ret->feed.chunk)
+			     : option == 'l' ? parse_layout(optarg, &ret->feed.layout)
+			     : option == 'b' ? parse_count(optarg, &ret->feed.block_size)
+					     : -EINVAL;
+	}
 	return rc || optind == argc ? -EINVAL : 0;
 }
 
 int main(int argc, char **argv)
 {
-	static const char *const flags[] = {"--pool-size", "128M", "--hugepages", "off", "--log-level", "warn", NULL};
-	struct feed_options options = {0};
+	const struct attnd_connect_options patient = {PATIENCE};
+	struct options options = {.log_level = "warn"};
 	struct folders folders = {0};
 	attnd_t *a = NULL;
 	int rc, failed = 0;
@@ -224,14 +243,23 @@ int main(int argc, char **argv)
 	for (int i = optind; i < argc; i++)
 		if (add_path(&folders, argv[i]))
 			return 2;
-	rc = attnd_private_start(&a, flags, NULL);
+	const char *const flags[] = {"--pool-size",
+				     "128M",
+				     "--hugepages",
+				     "off",
+				     "--log-level",
+				     options.log_level,
+				     options.cpu_mask ? "--cpu-mask" : NULL,
+				     options.cpu_mask,
+				     NULL};
+	rc = attnd_private_start(&a, flags, &patient);
 	if (rc) {
 		printf("Bail out! no daemon: %s\n", attnd_strerror(NULL, rc));
 		return 1;
 	}
 	printf("1..%u\n", folders.count);
 	for (uint32_t i = 0; i < folders.count; i++)
-		failed |= run_folder(attnd_socket(a), folders.paths[i], i, &options);
+		failed |= run_folder(attnd_socket(a), folders.paths[i], i, &options.feed);
 	attnd_disconnect(a);
 	for (uint32_t i = 0; i < folders.count; i++)
 		free(folders.paths[i]);
