@@ -89,6 +89,7 @@
 	X(attend, bf16_e5m2, avx2, AVX2, BF16, FP8_E5M2, ATTND_CPU(AVX2), packed)  \
 	X(write, any, avx2, AVX2, ANY, ANY, ATTND_CPU(AVX2), packed)                                             \
 	X(read, any, avx2, AVX2, ANY, ANY, ATTND_CPU(AVX2), packed)                                              \
+	X(copy, any, avx2, AVX2, ANY, ANY, ATTND_CPU(AVX2), packed)                                              \
 	X(merge, any, avx2, AVX2, ANY, ANY, ATTND_CPU(AVX2), any)                                                \
 	X(finish, any, avx2, AVX2, ANY, ANY, ATTND_CPU(AVX2), any)
 #define ATTND_KERNELS_AVX512(X)                                                                          \
@@ -116,6 +117,7 @@
 	X(attend, bf16_e5m2, avx512bf16, AVX512, BF16, FP8_E5M2, ATTND_NEED_BF16_BYTES, fast_dpbf16)         \
 	X(write, any, avx512, AVX512, ANY, ANY, ATTND_CPU(AVX512), packed)                                       \
 	X(read, any, avx512, AVX512, ANY, ANY, ATTND_CPU(AVX512), packed)                                        \
+	X(copy, any, avx512, AVX512, ANY, ANY, ATTND_CPU(AVX512), packed)                                        \
 	X(merge, any, avx512, AVX512, ANY, ANY, ATTND_CPU(AVX512), any)                                          \
 	X(finish, any, avx512, AVX512, ANY, ANY, ATTND_CPU(AVX512), any)
 #define ATTND_KERNELS_AMX(X) \
@@ -152,6 +154,7 @@
 	X(attend, bf16_bf16, rvvbf, RVV, BF16, BF16, ATTND_CPU(ZVFBFWMA), rvv)                          \
 	X(write, any, rvv, RVV, ANY, ANY, ATTND_CPU(RVV), packed)                                       \
 	X(read, any, rvv, RVV, ANY, ANY, ATTND_CPU(RVV), packed)                                        \
+	X(copy, any, rvv, RVV, ANY, ANY, ATTND_CPU(RVV), packed)                                        \
 	X(merge, any, rvv, RVV, ANY, ANY, ATTND_CPU(RVV), any)                                          \
 	X(finish, any, rvv, RVV, ANY, ANY, ATTND_CPU(RVV), any)
 #else

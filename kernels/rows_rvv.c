@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * write and read of packed tiles on RVV 1.0, for any VLEN: the same bits as tile_c.c's.
+ * write, read and copy of packed tiles on RVV 1.0, for any VLEN: the same bits as tile_c.c's.
  *
  * In:   rows [token][head][dim], or tiles.
  * Out:  tiles with flags and scales, or rows.
@@ -155,6 +155,29 @@ static void copy_bytes(char *to, const char *from, size_t n)
 		__riscv_vse8_v_u8m8((uint8_t *)to + i, __riscv_vle8_v_u8m8((const uint8_t *)from + i, vl), vl);
 	}
 }
+
+static void copy_runs(char *dst, const char *src, uint32_t runs, size_t pitch, size_t bytes)
+{
+	for (uint32_t i = 0; i < runs; i++)
+		copy_bytes(dst + i * pitch, src + i * pitch, bytes);
+}
+
+/* Only bf16 is interleaved, in pairs: the first of each. */
+static void copy_mixed(char *dst, const char *src, uint32_t lanes, uint32_t ilv, uint32_t n, size_t es)
+{
+	(void)ilv;
+	(void)n;
+	(void)es;
+	for (size_t i = 0, vl; i < lanes; i += vl) {
+		vl = __riscv_vsetvl_e16m8(lanes - i);
+		__riscv_vsse16_v_u16m8((void *)(dst + i * 4), 4,
+				       __riscv_vlse16_v_u16m8((const void *)(src + i * 4), 4, vl), vl);
+	}
+}
+
+#define COPY_RUNS  copy_runs
+#define COPY_MIXED copy_mixed
+#include "tile_copy.h"
 
 /* ---- K ---- */
 
@@ -376,4 +399,10 @@ void attnd_read_any_rvv(const struct attnd_slots_args *a)
 			n = run_length(a, t);
 			get_head(a, i, t, n);
 		}
+}
+
+void attnd_copy_any_rvv(const struct attnd_kv_format *fmt, void *dst, uint8_t *dst_flags, const void *src,
+			const uint8_t *src_flags, uint32_t n, uint32_t head, uint32_t num_heads)
+{
+	copy_tiles(fmt, dst, dst_flags, src, src_flags, n, head, num_heads);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * write and read of packed tiles with AVX2: the same bits as tile_c.c's.
+ * write, read and copy of packed tiles with AVX2: the same bits as tile_c.c's.
  *
  * In:   rows [token][head][dim], or tiles.
  * Out:  tiles with flags and scales, or rows.
@@ -68,6 +68,33 @@ static inline void put_v_bytes(char *to, const char *from, uint32_t slot)
 		to[i * 4 + slot] = from[i];
 }
 
+static void copy_runs(char *dst, const char *src, uint32_t runs, size_t pitch, size_t bytes)
+{
+	size_t whole = bytes & ~(size_t)31, words = (bytes - whole) / 4, left = bytes % 4;
+	const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+	const __m256i some = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)words), lane);
+
+	for (uint32_t i = 0; i < runs; i++, dst += pitch, src += pitch) {
+		for (size_t at = 0; at < whole; at += 32)
+			_mm256_storeu_si256((void *)(dst + at), _mm256_loadu_si256((const void *)(src + at)));
+		if (words)
+			_mm256_maskstore_epi32((void *)(dst + whole), some,
+					       _mm256_maskload_epi32((const void *)(src + whole), some));
+		for (size_t at = bytes - left; at < bytes; at++)
+			dst[at] = src[at];
+	}
+}
+
+/* Stores of single elements: the others are slots that somebody may be writing. */
+static void copy_mixed(char *dst, const char *src, uint32_t lanes, uint32_t ilv, uint32_t n, size_t es)
+{
+	for (uint32_t i = 0; i < lanes; i++)
+		memcpy(dst + i * ilv * es, src + i * ilv * es, n * es);
+}
+
+#define COPY_RUNS  copy_runs
+#define COPY_MIXED copy_mixed
+#include "tile_copy.h"
 #include "tile_x86.h"
 
 attnd_write_fn attnd_write_any_avx2;
@@ -80,4 +107,11 @@ attnd_read_fn attnd_read_any_avx2;
 void attnd_read_any_avx2(const struct attnd_slots_args *a)
 {
 	read_tiles(a);
+}
+
+attnd_copy_fn attnd_copy_any_avx2;
+void attnd_copy_any_avx2(const struct attnd_kv_format *fmt, void *dst, uint8_t *dst_flags, const void *src,
+			 const uint8_t *src_flags, uint32_t n, uint32_t head, uint32_t num_heads)
+{
+	copy_tiles(fmt, dst, dst_flags, src, src_flags, n, head, num_heads);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * write and read of packed tiles with AVX-512: the same bits as tile_c.c's.
+ * write, read and copy of packed tiles with AVX-512: the same bits as tile_c.c's.
  *
  * In:   rows [token][head][dim], or tiles.
  * Out:  tiles with flags and scales, or rows.
@@ -63,6 +63,32 @@ static inline void put_v_bytes(char *to, const char *from, uint32_t slot)
 				_mm512_sll_epi32(x, _mm_cvtsi32_si128((int)slot * 8)));
 }
 
+static void copy_runs(char *dst, const char *src, uint32_t runs, size_t pitch, size_t bytes)
+{
+	size_t whole = bytes & ~(size_t)63;
+	__mmask64 some = ((uint64_t)1 << (bytes - whole)) - 1;
+
+	for (uint32_t i = 0; i < runs; i++, dst += pitch, src += pitch) {
+		for (size_t at = 0; at < whole; at += 64)
+			_mm512_storeu_si512(dst + at, _mm512_loadu_si512(src + at));
+		if (some)
+			_mm512_mask_storeu_epi8(dst + whole, some, _mm512_maskz_loadu_epi8(some, src + whole));
+	}
+}
+
+/* A row of a strip is 64 bytes: 16 lanes of 4. */
+static void copy_mixed(char *dst, const char *src, uint32_t lanes, uint32_t ilv, uint32_t n, size_t es)
+{
+	__mmask64 first = (((uint64_t)1 << n * es) - 1) * 0x1111111111111111u;
+
+	(void)lanes;
+	(void)ilv;
+	_mm512_mask_storeu_epi8(dst, first, _mm512_maskz_loadu_epi8(first, src));
+}
+
+#define COPY_RUNS  copy_runs
+#define COPY_MIXED copy_mixed
+#include "tile_copy.h"
 #include "tile_x86.h"
 
 attnd_write_fn attnd_write_any_avx512;
@@ -75,4 +101,11 @@ attnd_read_fn attnd_read_any_avx512;
 void attnd_read_any_avx512(const struct attnd_slots_args *a)
 {
 	read_tiles(a);
+}
+
+attnd_copy_fn attnd_copy_any_avx512;
+void attnd_copy_any_avx512(const struct attnd_kv_format *fmt, void *dst, uint8_t *dst_flags, const void *src,
+			   const uint8_t *src_flags, uint32_t n, uint32_t head, uint32_t num_heads)
+{
+	copy_tiles(fmt, dst, dst_flags, src, src_flags, n, head, num_heads);
 }

@@ -130,78 +130,25 @@ void attnd_read_any_c(const struct attnd_slots_args *a)
 
 /* ---- copy ---- */
 
-static void copy_slot(const struct attnd_walk *dst, const struct attnd_walk *src, size_t es)
+static void copy_runs(char *dst, const char *src, uint32_t runs, size_t pitch, size_t bytes)
 {
-	char row[(ATTND_K_MAX_DIM + 256) * 4]; /* with padding up to one run of 256 lanes */
-
-	gather_row(src, row, src->inner * src->outer, es);
-	scatter_row(dst, row, dst->inner * dst->outer, es);
+	for (uint32_t i = 0; i < runs; i++)
+		memcpy(dst + i * pitch, src + i * pitch, bytes);
 }
 
-/* K of whole lane groups is one run of bytes; what is left goes slot by slot. */
-static uint32_t copy_k_groups(const struct attnd_kv_format *f, char *dst, const char *src, uint32_t n, uint32_t head)
+static void copy_mixed(char *dst, const char *src, uint32_t lanes, uint32_t ilv, uint32_t n, size_t es)
 {
-	uint32_t groups = n / f->k_lanes;
-	struct attnd_walk w = attnd_walk_k(f, dst, head, 0);
-	size_t at = (size_t)(w.base - dst);
-
-	memcpy(dst + at, src + at, groups * (w.outer * w.ostride));
-	return groups * f->k_lanes;
+	copy_runs(dst, src, lanes, ilv * es, n * es);
 }
 
-/* V of whole interleaved groups is one run for each run of dims. */
-static uint32_t copy_v_groups(const struct attnd_kv_format *f, char *dst, const char *src, uint32_t n, uint32_t head)
-{
-	uint32_t slots = n / f->v_ilv * f->v_ilv;
-	struct attnd_walk w = attnd_walk_v(f, dst, head, 0);
-	size_t es = attnd_kdtype_bytes(f->spec.dtype);
-
-	for (uint32_t o = 0; o < w.outer; o++) {
-		size_t at = (size_t)(w.base - dst) + o * w.ostride;
-
-		memcpy(dst + at, src + at, (size_t)slots * f->v_lanes * es);
-	}
-	return slots;
-}
-
-static void copy_scales(const struct attnd_kv_format *f, void *dst, const void *src, uint32_t n, uint32_t head)
-{
-	memcpy(attnd_tile_scales(f, dst, head, f->k_scale_off), attnd_tile_scales(f, src, head, f->k_scale_off),
-	       n * sizeof(float));
-	if (!f->spec.v_in_k)
-		memcpy(attnd_tile_scales(f, dst, head, f->v_scale_off),
-		       attnd_tile_scales(f, src, head, f->v_scale_off), n * sizeof(float));
-}
-
-static void copy_head(const struct attnd_kv_format *f, void *dst, const void *src, uint32_t n, uint32_t head)
-{
-	size_t es = attnd_kdtype_bytes(f->spec.dtype);
-	bool packed = f->spec.layout == ATTND_K_PACKED;
-	uint32_t k_from = packed ? copy_k_groups(f, dst, src, n, head) : 0;
-	uint32_t v_from = packed && !f->spec.v_in_k ? copy_v_groups(f, dst, src, n, head) : 0;
-
-	for (uint32_t t = k_from; t < n; t++) {
-		struct attnd_walk d = attnd_walk_k(f, dst, head, t), s = attnd_walk_k(f, src, head, t);
-
-		copy_slot(&d, &s, es);
-	}
-	for (uint32_t t = v_from; t < n && !f->spec.v_in_k; t++) {
-		struct attnd_walk d = attnd_walk_v(f, dst, head, t), s = attnd_walk_v(f, src, head, t);
-
-		copy_slot(&d, &s, es);
-	}
-	if (f->spec.scale == ATTND_K_SCALE_DYNAMIC)
-		copy_scales(f, dst, src, n, head);
-}
+#define COPY_RUNS  copy_runs
+#define COPY_MIXED copy_mixed
+#include "tile_copy.h"
 
 void attnd_copy_any_c(const struct attnd_kv_format *fmt, void *dst, uint8_t *dst_flags, const void *src,
 		      const uint8_t *src_flags, uint32_t n, uint32_t head, uint32_t num_heads)
 {
-	for (uint32_t h = head; h < head + num_heads; h++) {
-		if (__atomic_load_n(&src_flags[h], __ATOMIC_RELAXED))
-			attnd_set_flag(&dst_flags[h]);
-		copy_head(fmt, dst, src, n, h);
-	}
+	copy_tiles(fmt, dst, dst_flags, src, src_flags, n, head, num_heads);
 }
 
 /* ---- clear ---- */

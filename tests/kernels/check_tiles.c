@@ -505,12 +505,12 @@ static void want_copy(struct tiles *c, const uint8_t *src, uint32_t h, uint32_t 
 	}
 }
 
-static void copy_once(const struct attnd_kernel *k, uint64_t seed)
+static void copy_once(const struct attnd_kernel *k, uint64_t seed, const struct wish *w)
 {
 	struct tiles c;
 	uint8_t *src, src_flags[4] = {0, 1, 0, 1};
 
-	if (!tiles_init(&c, k, seed, NULL))
+	if (!tiles_init(&c, k, seed, w))
 		return;
 	src = guarded_alloc(c.fmt.layer_bytes, 64);
 	fill_random(&c.r, src, c.fmt.layer_bytes);
@@ -530,7 +530,8 @@ static void copy_once(const struct attnd_kernel *k, uint64_t seed)
 void check_copy(const struct attnd_kernel *k, uint64_t seed)
 {
 	for (uint64_t i = 0; i < ROUNDS && !failed(); i++)
-		copy_once(k, seed + i);
+		copy_once(k, seed + i, NULL);
+	sweep(k, seed, copy_once);
 }
 
 /* ---- clear ---- */
