@@ -361,10 +361,10 @@ void cache_level(struct cache *c)
 /* What goes after this one lies anywhere: what will be read of the next two is asked for by now. */
 static void prefetch_next(const struct cache *c, uint32_t id)
 {
-	uint32_t next = cache_aux(c, id)->next;
-	const struct block_aux *a;
+	uint32_t next = cache_aux(c, id)->next, parent = cache_block(c, id)->parent;
+	const struct block_aux *a = parent == NONE ? NULL : cache_aux(c, parent);
 
-	if (next == NONE)
+	if (next == NONE || (a && a->kids == 1 && !aux_hold(a))) /* the parent goes next */
 		return;
 	prefetch_removal(c, next);
 	a = cache_aux(c, next);
@@ -377,7 +377,8 @@ static void prefetch_next(const struct cache *c, uint32_t id)
 		return;
 	__builtin_prefetch(cache_aux(c, next), 1);
 	__builtin_prefetch((const char *)(cache_aux(c, next) + 1) - 1, 1);
-	__builtin_prefetch(cache_block(c, next), 1);
+	__builtin_prefetch(&cache_block(c, next)->parent, 1);
+	__builtin_prefetch((const void *)&cache_block(c, next)->count, 1);
 	__builtin_prefetch(cache_tokens(c, next));
 }
 

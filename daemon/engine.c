@@ -481,6 +481,8 @@ static struct answer open_end(struct opening *o)
 	if (!other)
 		return seq_wait_end(o, ATTND_WIRE_WAITED_ALONE);
 	o->end = o->end < o->limit ? o->end : o->limit;
+	if (o->want && o->done >= o->want)
+		return seq_wait_end(o, ATTND_WIRE_WAITED_PROGRESS);
 	realm_count(s->engine->realm, waits, 1);
 	twin_wait(&s->twin, other);
 	s->twin.stirred = false;

@@ -188,8 +188,8 @@ static void measure_insert(struct world *w)
 		sample_add(&seconds, add_prompt(w, LENGTH));
 	}
 	median = sample_median(&seconds);
-	report_figure("insert_tokens_per_s", HALF / median, "tokens/s");
-	report_figure("insert_ns_per_block", median * 1e9 / (HALF / BLOCK), "ns");
+	report_figure("insert_tokens_per_s", (double)HALF / median, "tokens/s");
+	report_figure("insert_ns_per_block", median * 1e9 * (double)BLOCK / (double)HALF, "ns");
 }
 
 /* Of the prompt in w->tokens, which is published. */

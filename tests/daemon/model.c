@@ -527,33 +527,46 @@ static void check_waited(struct model *m, struct waiter *w, struct answer a, enu
 	stop_waiting(m, w);
 }
 
+/* Up to where it may wait for this one; 0: not at all. */
+static uint32_t wait_end(const struct model *m, const struct waiter *w, const struct mseq *o, uint32_t length)
+{
+	uint32_t end = length < w->limit ? twin_end_of(m, w->seq, o, w->first, length) : 0;
+
+	return end < w->limit ? end : w->limit;
+}
+
 /* The daemon has told it to wait: for one that computes the same, and just as long as that goes. */
 static void check_waits(struct model *m, struct waiter *w, uint32_t length)
 {
 	const struct twin *other = w->open.seq->twin.waits_for;
-	uint32_t end = 0;
 
-	CHECK(m, other && length < w->limit);
+	CHECK(m, other && (!w->want || length < w->want));
 	for (uint32_t i = 0; i < SEQS; i++) {
 		struct mseq *o = &m->seq[i];
 
-		if (o->there && o->seq && &o->seq->twin == other) {
-			end = twin_end_of(m, w->seq, o, w->first, length);
+		if (o->there && o->seq && &o->seq->twin == other)
 			w->twin = o;
-		}
 	}
-	CHECK(m, end);
-	w->end = end < w->limit ? end : w->limit;
-	CHECK(m, w->open.end == w->end);
+	CHECK(m, w->twin);
+	w->end = wait_end(m, w, w->twin, length);
+	CHECK(m, w->end && w->open.end == w->end);
 	m->counts->waits++;
 }
 
-static bool has_twin(const struct model *m, const struct waiter *w, uint32_t length)
+/* It did not have to wait: nobody computes more of it, or as much as it wants is there. */
+static enum attnd_wire_waited at_once(struct model *m, struct waiter *w, uint32_t length, uint32_t end)
 {
-	for (uint32_t i = 0; length < w->limit && i < SEQS; i++)
-		if (twin_end_of(m, w->seq, &m->seq[i], w->first, length))
-			return true;
-	return false;
+	bool twin = false;
+
+	w->end = 0;
+	for (uint32_t i = 0; i < SEQS; i++) {
+		uint32_t e = wait_end(m, w, &m->seq[i], length);
+
+		twin |= e != 0;
+		w->end = e == end ? e : w->end;
+	}
+	CHECK(m, !twin || (w->want && length >= w->want));
+	return twin ? ATTND_WIRE_WAITED_PROGRESS : ATTND_WIRE_WAITED_ALONE;
 }
 
 /* Tokens to ask for: those that somebody is computing, often. */
@@ -636,8 +649,7 @@ static void wait_begun(struct model *m, struct waiter *w, uint64_t max, struct a
 		check_waits(m, w, (uint32_t)hit);
 		return;
 	}
-	CHECK(m, !has_twin(m, w, (uint32_t)hit));
-	check_waited(m, w, a, ATTND_WIRE_WAITED_ALONE);
+	check_waited(m, w, a, at_once(m, w, (uint32_t)hit, (uint32_t)(a.limit >> 8)));
 }
 
 static void op_wait(struct model *m, uint32_t engine)

@@ -302,7 +302,9 @@ static void test_cancel_after_progress(void **state)
 	assert_int_equal(attnd_seq_open(two.a, 1, 0, tokens, PROMPT, PROMPT - 1, &open), 0);
 	assert_int_equal(open.cached, 0);
 	assert_int_equal(attnd_seq_wait(two.a, 1, 0, tokens, PROMPT, &options, &info), 0);
+	assert_int_equal(info.why, ATTND_WAITED_PROGRESS); /* as much as it wants was there: at once */
 	assert_int_equal(info.cached, PART);
+	assert_int_equal(info.expected, WHOLE);
 	compute(&two, 1, PART, PROMPT);
 }
 
