@@ -10,7 +10,7 @@
 # make check-python   the Python package with torch and Transformers, in its own virtual environment
 # make bench-python   what Python costs a job, and what a shared prompt saves
 # make man        the manual pages and the shell completion, from docs/man and the tables in the code
-# make deb        Debian packages in build/deb
+# make deb        Debian packages in build/deb (DEB_ARCH=riscv64: cross-built); make check-deb tries them
 # make install    DESTDIR= PREFIX= (RUNNER=1: the example runner, too); make uninstall
 # make format     clang-format-19 over the tree; make format-check only looks
 # make clean
@@ -219,7 +219,7 @@ deb:
 
 # Only what was made: O may be a directory that holds other things.
 clean:
-	$(Q)rm -rf $(addprefix $(O)/,shm kernels daemon client tests man deb flags paths attnd.pc libdaemon.a libattnd.a libattnd.so*) $(PROGRAMS)
+	$(Q)rm -rf $(addprefix $(O)/,shm kernels daemon client tests man deb deb-riscv64 flags paths attnd.pc libdaemon.a libattnd.a libattnd.so*) $(PROGRAMS)
 	$(Q)rmdir $(O) 2>/dev/null || true
 
 sources = $$(find client daemon kernels proto shm tests -name '*.[ch]')

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # In: ROOT (a directory with systemd in it; /: this machine's), SHARE (a directory, seen as /mnt) and
-# a program in it. Out: the program's exit status, run by ROOT's systemd as PID 1 in namespaces of its
-# own; what it printed is in SHARE/log. What it changes in ROOT is gone afterwards. Needs root.
+# a program in it; BOOT_PREPARE: another one, which runs in ROOT before systemd does; BOOT_AFTER: a
+# target that is reached before the program starts. Out: the program's exit status, run by ROOT's
+# systemd as PID 1 in namespaces of its own; what it printed is in SHARE/log. What it changes in ROOT
+# is gone afterwards. Needs root.
 set -euo pipefail
 root=${1:?usage: boot.sh ROOT SHARE PROGRAM} share=$2 program=$3
 
@@ -26,7 +28,7 @@ trap cleanup EXIT
 # shellcheck disable=SC2016
 inner='
 set -e
-root=$1 share=$2 work=$3 program=$4
+root=$1 share=$2 work=$3 program=$4 prepare=$5 after=$6
 mount --make-rprivate /
 mount -t tmpfs -o size=1G none "$work"
 mkdir "$work"/upper "$work"/work "$work"/root
@@ -57,12 +59,14 @@ echo 0123456789abcdef0123456789abcdef >etc/machine-id
 cat >etc/systemd/system/attnd-test.target <<-U
 	[Unit]
 	Requires=attnd-test.service
+	${after:+Wants=$after}
 	AllowIsolate=yes
 	DefaultDependencies=no
 U
 cat >etc/systemd/system/attnd-test.service <<-U
 	[Unit]
 	DefaultDependencies=no
+	${after:+After=$after}
 	[Service]
 	Type=oneshot
 	WorkingDirectory=/mnt
@@ -70,6 +74,7 @@ cat >etc/systemd/system/attnd-test.service <<-U
 	StandardError=append:/mnt/log
 	ExecStart=/bin/bash -c "/mnt/$program; systemctl exit \$\$?"
 U
+[ -z "$prepare" ] || env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot . /bin/bash -c "/mnt/$prepare" >>"$share/log" 2>&1
 exec env -i container=attnd-test PATH=/usr/sbin:/usr/bin:/sbin:/bin \
 	chroot . /lib/systemd/systemd --system --unit=attnd-test.target --show-status=0 --log-target=null
 '
@@ -77,6 +82,6 @@ rc=0
 (
 	echo $BASHPID >"$cgroup/cgroup.procs"
 	exec timeout -k 5 "${BOOT_SECONDS:-120}" unshare --mount --pid --fork --kill-child --uts --ipc --net --cgroup \
-		bash -c "$inner" _ "$root" "$share" "$work" "$program"
+		bash -c "$inner" _ "$root" "$share" "$work" "$program" "${BOOT_PREPARE:-}" "${BOOT_AFTER:-}"
 ) || rc=$?
 exit $rc

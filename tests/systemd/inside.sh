@@ -1,63 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Run by a systemd that is PID 1 (boot.sh). In: /mnt with install/, attnctl, client, hang.
-# Out: TAP in /mnt/tap: start, notify, activation, access, reload, a hung engine, kill -9, restart
-# under load, stop.
-set -u
-cd /mnt || exit 1
-exec 3>tap
-n=0
-bad=0
+# Run by a systemd that is PID 1 (boot.sh, or the machine of tests/vm). In: /mnt with install/,
+# attnctl, client, hang; WATCHDOG (2s), EVENT_LOOP. Out: TAP in /mnt/tap: start, notify, activation,
+# access, reload, a hung engine, kill -9, restart under load, stop.
+. /mnt/steps.sh
 
-end() {
-	echo "1..$n" >&3
-	exit $bad
-}
-result() { # status, text; each step stands on the one before: the first that fails is the last
-	n=$((n + 1))
-	if [ "$1" = 0 ]; then
-		echo "ok $n - $2" >&3
-		return
-	fi
-	bad=1
-	echo "not ok $n - $2" >&3
-	{
-		tail -20 out
-		systemctl status attnd.service --no-pager
-		tail -20 daemon.log
-	} 2>&1 | sed 's/^/# /' >&3
-	end
-}
-check() { # text, command...
-	local text=$1
-	shift
-	"$@" >out 2>&1
-	result $? "$text"
-}
-until_() { # a command that shall be true within 20 s
-	for _ in $(seq 200); do
-		"$@" && return 0
-		sleep 0.1
-	done
-	return 1
-}
-show() { systemctl show -P "$1" attnd.service; }
-is() { [ "$(show "$1")" = "$2" ] || { echo "$1: $(show "$1"), not $2"; false; }; }
-status_has() { case $(show StatusText) in *"$1"*) ;; *) echo "StatusText: $(show StatusText)"; false ;; esac; }
-admin() { ./attnctl --socket /run/attnd/attnd.sock.admin "$@"; }
-admin_says() { admin --json status | grep -q "$1"; }
-count() { sed -n "s/.*$1 *\([0-9]*\).*/\1/p" load; }
-more_than() { [ "$(count "$1")" -gt "$2" ]; } 2>/dev/null
-goes_on() { local before; before=$(count done); until_ more_than done $((before + 20)); }
-
-export LD_LIBRARY_PATH=/mnt/lib
 cp -a install/. /
 mkdir -p /etc/systemd/system/attnd.service.d
 # A short patience, and a file for the log: there is no journal here. Otherwise the unit as it is.
 cat >/etc/systemd/system/attnd.service.d/test.conf <<-U
 	[Service]
-	WatchdogSec=2s
+	WatchdogSec=${WATCHDOG:-2s}
 	StandardError=append:/mnt/daemon.log
 	Environment=LD_LIBRARY_PATH=/mnt/lib
 	BindReadOnlyPaths=/mnt/lib
@@ -117,6 +71,7 @@ check 'no output was wrong' test "$(count wrong)" = 0
 if [ "$(show NFileDescriptorStore)" -gt 0 ]; then # what was handed over is used
 	check 'what was cached before the restart still is' more_than cached-after-reset 0
 fi
+check 'and lies where it belongs' admin_says '"pages_misplaced":[ ]*0'
 kill $client
 wait $client
 result $? 'the client ends well'

@@ -27,7 +27,7 @@ share=$(mktemp -d)
 trap 'rm -rf "$share"' EXIT
 make --no-print-directory O="$BUILD" DESTDIR="$share/install" PREFIX="$PREFIX" install >"$share/log" 2>&1 ||
 	{ sed 's/^/# /' "$share/log"; echo 'not ok 1 - make install'; exit 1; }
-cp "$BUILD/attnctl" "$BUILD/tests/systemd/client" "$BUILD/tests/systemd/hang" tests/systemd/inside.sh "$share"
+cp "$BUILD/attnctl" "$BUILD/tests/systemd/client" "$BUILD/tests/systemd/hang" tests/systemd/inside.sh tests/systemd/steps.sh "$share"
 mkdir "$share/lib"
 if [ "$root" != / ]; then # what we are linked with, but not the C library
 	ldd "$BUILD/attnd" "$BUILD/attnctl" "$BUILD/tests/systemd/client" | awk '$2 == "=>" { print $3 }' | sort -u |
