@@ -6,8 +6,10 @@ what the library promises, errors are exceptions with its text, coroutines see e
 import asyncio
 import errno
 import gc
+import logging
 import os
 import signal
+import tempfile
 import threading
 import time
 import unittest
@@ -18,6 +20,7 @@ import reference
 import tap
 
 import attnd
+from attnd.integrations.adapters import adapter_bytes
 
 HEADS, KV_HEADS, DIM, LAYERS = 4, 2, 32, 2
 
@@ -531,6 +534,34 @@ class Restart(unittest.TestCase):
                 finally:
                     p.kill()
                     p.wait()
+
+
+class Adapters(unittest.TestCase):
+    def test_digest(self):
+        """What a LoRA's files hold, wherever they are; no weights are no adapter."""
+        with tempfile.TemporaryDirectory() as d:
+            folders = [Path(d, name) for name in "abc"]
+            for i, f in enumerate(folders):
+                f.mkdir()
+                (f / "adapter_config.json").write_text("{}")
+                with self.assertRaises(FileNotFoundError):
+                    attnd.adapter_digest(f)
+                (f / "adapter_model.safetensors").write_bytes(bytes(5000) + bytes([i // 2]) + bytes(5000))
+            (folders[0] / "README.md").write_text("of no influence")
+            a, b, c = map(attnd.adapter_digest, folders)
+            self.assertEqual((a, len(a)), (b, 16))
+            self.assertNotEqual(a, c)
+            (folders[1] / "adapter_config.json").write_text('{"lora_alpha": 2}')
+            self.assertNotEqual(attnd.adapter_digest(str(folders[1])), a)
+        with self.assertRaises(FileNotFoundError):
+            attnd.adapter_digest("/nowhere")
+
+    def test_of_engines(self):
+        """One that is not at hand is shared with nobody."""
+        logging.disable(logging.WARNING)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        names = [adapter_bytes(x) for x in ("/nowhere/a", "/nowhere/a", "", None)]
+        self.assertEqual(len(set(names)), 4)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ import numpy as np  # noqa: I001
 from reference import attend
 
 import attnd
-from attnd.integrations.sglang.session import Session, Step, alone, salt_bytes
+from attnd.integrations.sglang.session import Fields, Session, Step, alone, salt_bytes
 
 LAYERS, HEADS, KV_HEADS, DIM = 2, 4, 2, 16
-NONE = (None, None)
+NONE = Fields()
 logging.disable(logging.WARNING)
 
 
@@ -158,7 +158,8 @@ class Sessions(unittest.TestCase):
     def test_namespaces_and_epochs(self):
         m, other = Model(self.socket), Model(self.socket)
         prompt = list(range(40))
-        for row, fields in (("a", NONE), ("b", (None, "salt")), ("c", ("adapter", None))):
+        kinds = (NONE, Fields(None, "salt"), Fields("key"), Fields(adapter=b"key"), Fields("key", None, b"key"))
+        for row, fields in zip("abcgh", kinds, strict=True):
             self.assertEqual(m.admit(row, prompt, fields), 0)
             m.step([row], [prompt])
             self.assertEqual(other.admit(row, prompt, fields), 39)

@@ -7,6 +7,7 @@ In: a daemon of its own, another engine that computes a prompt in chunks. Out: T
 
 import json
 import os
+import signal
 import subprocess
 import time
 import unittest
@@ -30,6 +31,13 @@ def setUpModule():
 
 def tearDownModule():
     daemon.close()
+
+
+def held(of):
+    """Sequences of each session."""
+    words = [tap.BUILD / "attnctl", "--socket", of.socket, "--json", "sessions"]
+    told = subprocess.run(words, capture_output=True, check=True)
+    return {s["name"]: s["sequences"] for s in json.loads(told.stdout)["sessions"]}
 
 
 class Engine:
@@ -78,11 +86,7 @@ class Waits(unittest.TestCase):
             self.twins.look()
             self.assertLess(time.monotonic(), until)
         self.assertEqual((len(self.twins), self.twins._waiting), (0, {}))
-        told = subprocess.run(
-            [tap.BUILD / "attnctl", "--socket", daemon.socket, "--json", "sessions"], capture_output=True, check=True
-        )
-        held = {s["name"]: s["sequences"] for s in json.loads(told.stdout)["sessions"]}
-        self.assertEqual(held["twins"], sequences)
+        self.assertEqual(held(daemon)["twins"], sequences)
 
     def test_until_it_is_there(self):
         self.other.begin(self.tokens)
@@ -192,6 +196,22 @@ class Waits(unittest.TestCase):
         self.twins.drop_all()
         with self.assertRaises((attnd.ConnectionLost, attnd.NoDaemon)):
             self.open()
+
+    def test_daemon_late(self):
+        """It does nothing for longer than the caller waits, then opens what nobody expects any more."""
+        with attnd.private(pool_size="16M", hugepages="off", threads=1, log_level="warn") as late:
+            a = attnd.connect(late.socket, timeout=1)
+            self.addCleanup(a.close)
+            a.cache("twins", **SHAPE)
+            self.twins = Twins(a)
+            os.kill(late.daemon_pid, signal.SIGSTOP)
+            with self.assertRaises(attnd.DeadlineExceeded):
+                self.open()
+            os.kill(late.daemon_pid, signal.SIGCONT)
+            a.ping(30)
+            self.twins.look()
+            self.assertEqual(self.twins._late, [])
+            self.assertEqual(held(late), {"python3": 0})
 
     def test_never(self):
         with mock.patch.dict(os.environ, {twins.VARIABLE: "0"}):

@@ -27,7 +27,7 @@ from .errors import (
     QuotaExceeded,
     Stale,
 )
-from .fingerprint import checkpoint_fingerprint, fingerprint
+from .fingerprint import adapter_digest, checkpoint_fingerprint, fingerprint
 from .memory import Array
 from .plan import CopiedLayer, Layer, Plan, Row, Staging
 from .sequence import Sequence, Wait
@@ -61,6 +61,7 @@ __all__ = [
     "Stale",
     "Staging",
     "Wait",
+    "adapter_digest",
     "as_dtype",
     "checkpoint_fingerprint",
     "connect",

@@ -162,6 +162,21 @@ def checkpoint_tensors(folder: Path) -> list[TensorBytes]:
     return [TensorBytes(f.name, "file", (f.stat().st_size,), _mapped(f)) for f in others]
 
 
+def adapter_digest(path: str | os.PathLike[str]) -> bytes:
+    """Of a LoRA adapter's folder, for `Connection.namespace(adapter=...)`: what its files hold, not what they are called by.
+
+    Files are read whole: adapters are small, and of two that were trained from one most bytes may be the same.
+    """
+    files = sorted(f for f in Path(path).glob("*") if f.suffix in (".safetensors", ".bin", ".pt", ".json"))
+    if all(f.suffix == ".json" for f in files):
+        raise FileNotFoundError(f"{path} has neither *.safetensors nor *.bin nor *.pt")
+    h = hashlib.blake2b(digest_size=16)
+    for f in files:
+        with open(f, "rb") as data:
+            h.update(f.name.encode() + b"\0" + hashlib.file_digest(data, "blake2b").digest())
+    return h.digest()
+
+
 def _mapped(path: Path) -> memoryview:
     with open(path, "rb") as f:
         return memoryview(mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ))

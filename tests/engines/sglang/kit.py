@@ -61,7 +61,7 @@ class Daemon:
             stdout=self.log,
         )
         until = time.monotonic() + PATIENCE
-        while self.ctl("status") is None:
+        while self.ctl("status", patience=0) is None:
             if self.process.poll() is not None or time.monotonic() > until:
                 raise RuntimeError((self.dir / "log").read_text())
             time.sleep(0.05)
@@ -71,12 +71,24 @@ class Daemon:
         self.process.wait()
         self.log.close()
 
-    def ctl(self, *words):
+    def ctl(self, *words, patience=60):
         """attnctl's answer, or None."""
-        r = subprocess.run(
-            [str(tap.BUILD / "attnctl"), "--socket", str(self.socket), "--json", *words], capture_output=True, text=True
-        )
-        return json.loads(r.stdout) if r.returncode == 0 else None
+        command = [str(tap.BUILD / "attnctl"), "--socket", str(self.socket), "--json", *words]
+        until = time.monotonic() + patience
+        while (r := subprocess.run(command, capture_output=True, text=True)).returncode:
+            if time.monotonic() > until:  # until then it may be late on a machine that is busy
+                return None
+        return json.loads(r.stdout)
+
+    def held(self):
+        """(sessions, sequences, bytes referenced); of the last, what ends with an answer's last token ends soon after it."""
+        until = time.monotonic() + 60
+        while True:
+            s = self.ctl("status")
+            held = s["counters"]["sequences"], s["pool"]["bytes_referenced"]
+            if not any(held) or time.monotonic() > until:
+                return s["sessions"], *held
+            time.sleep(0.01)
 
     def close(self):
         self.stop()

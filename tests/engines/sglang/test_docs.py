@@ -42,9 +42,10 @@ class Docs(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.daemon = kit.Daemon()
+        cls.addClassCleanup(cls.daemon.close)
         cls.ports = [free_port(), free_port()]
         bin = Path(tempfile.mkdtemp())
-        cls.bin = bin
+        cls.addClassCleanup(shutil.rmtree, bin)
         (bin / "python").write_text(f"#!/bin/sh\nexec {sys.executable} \"$@\"\n")
         (bin / "python").chmod(0o755)
         (bin / "attnctl").write_text(f'#!/bin/sh\nexec "{tap.BUILD}/attnctl" --socket "{cls.daemon.socket}" "$@"\n')
@@ -59,6 +60,8 @@ class Docs(unittest.TestCase):
             subprocess.Popen(f"exec {server.replace('30000', str(p))} {MORE}", shell=True, env=cls.env, cwd=tap.SRC, stdout=log, stderr=log, start_new_session=True)
             for p, log in zip(cls.ports, cls.logs, strict=True)
         ]  # fmt: skip
+        for started in zip(cls.servers, cls.logs, strict=True):
+            cls.addClassCleanup(cls.end, *started)
         until = time.monotonic() + 2 * kit.PATIENCE
         for p in cls.ports:
             while cls.get(p, "/health") is None:
@@ -67,14 +70,10 @@ class Docs(unittest.TestCase):
                 time.sleep(0.5)
 
     @classmethod
-    def tearDownClass(cls):
-        for s in cls.servers:
-            os.killpg(s.pid, signal.SIGKILL)
-            s.wait()
-        for log in cls.logs:
-            log.close()
-        cls.daemon.close()
-        shutil.rmtree(cls.bin)
+    def end(cls, server, log):
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+        log.close()
 
     @classmethod
     def get(cls, port, path):

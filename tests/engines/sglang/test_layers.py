@@ -28,7 +28,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode  # noqa: E4
 
 import attnd  # noqa: E402
 from attnd.integrations.sglang import backend  # noqa: E402
-from attnd.integrations.sglang.session import Session  # noqa: E402
+from attnd.integrations.sglang.session import Fields, Session  # noqa: E402
 
 HEADS, KV_HEADS, DIM, SCALE = 4, 2, 32, 32**-0.5
 SINKS = torch.tensor([0.5, -1.0, 2.0, 0.0])
@@ -97,7 +97,7 @@ class Layers(unittest.TestCase):
         starts = [len(self.tokens[r]) for r in rows]
         for r, start, tokens in zip(rows, starts, new, strict=True):
             if start == 0:
-                self.session.match(f"r{r}", (None, None), np.array(tokens, np.uint64), len(tokens) - 1)
+                self.session.match(f"r{r}", Fields(), np.array(tokens, np.uint64), len(tokens) - 1)
             self.tokens[r] += tokens
         batch = SimpleNamespace(
             forward_mode=mode,

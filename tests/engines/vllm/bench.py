@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM on attnd beside vLLM's own CPU attention: decode steps, and a prompt that another process has read.
 
-In: flags. Out: a table, or with --json one object whose `ratios` has a member for each figure. Next: a person, or a dashboard.
+In: flags. Out: a table, or with --json one object whose `ratios` has a member for each figure; the
+object in BUILD/bench-engines-vllm.json. Next: a person, or a dashboard.
 
 Both engines run at the same time, each as its user would start it, and take turns: the other one
 sleeps. The model has the layers of a Llama of 1B, two of them, with random weights.
@@ -134,8 +135,10 @@ def main():
                 out[name] = figure(name, decode(engines, 4096 if name == "decode_4k" else 64, o.steps, o.rounds, rng))
         for e in [*engines.values(), *([second] if second else [])]:
             e.close()
+    result = {"seconds": round(time.monotonic() - begun, 1), "ratios": {f"vllm.{k}": v for k, v in out.items()}}
+    (kit.BUILD / "bench-engines-vllm.json").write_text(json.dumps(result))
     if o.json:
-        print(json.dumps({"seconds": round(time.monotonic() - begun, 1), "ratios": {f"vllm.{k}": v for k, v in out.items()}}))
+        print(json.dumps(result))
         return
     for name, f in out.items():
         met = "met" if f["median"] <= f["goal"] else "not met"

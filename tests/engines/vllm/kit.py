@@ -79,8 +79,8 @@ class Daemon:
         self.process = subprocess.Popen(
             [BUILD / "attnd", "--socket", os.environ["ATTND_SOCKET"], *self.flags], env=env, stdout=self.log, stderr=self.log
         )
-        until = time.monotonic() + 30
-        while self.ask("status") is None:
+        until = time.monotonic() + 200  # a large pool, a machine that is busy
+        while self.ask("status", patience=0) is None:
             assert self.process.poll() is None and time.monotonic() < until, (WORK / "daemon.log").read_text()
             time.sleep(0.05)
 
@@ -94,11 +94,14 @@ class Daemon:
         self.stop(signal.SIGKILL)
         self.start()
 
-    def ask(self, command):
-        got = subprocess.run(
-            [BUILD / "attnctl", "--socket", os.environ["ATTND_SOCKET"], "--json", command], capture_output=True, text=True
-        )
-        return json.loads(got.stdout) if got.returncode == 0 else None
+    def ask(self, command, patience=60):
+        """attnctl's answer, or None."""
+        words = [BUILD / "attnctl", "--socket", os.environ["ATTND_SOCKET"], "--json", command]
+        until = time.monotonic() + patience
+        while (got := subprocess.run(words, capture_output=True, text=True)).returncode:
+            if time.monotonic() > until:  # until then it may be late on a machine that is busy
+                return None
+        return json.loads(got.stdout)
 
 
 # ---- Models ----

@@ -63,6 +63,7 @@ class Twins:
         self._flying = 0  # jobs that have not been reported
         self._waits: dict[Job, _Wait] = {}
         self._waiting: dict[str, Job] = {}
+        self._late: list[int] = []  # keys of sequences that the daemon had not opened in time
         self._since: dict[str, float] = {}  # of those that have waited and were not admitted yet
 
     def __len__(self) -> int:
@@ -76,17 +77,21 @@ class Twins:
                 return None
         left = self._since.get(name, time.monotonic()) + self.seconds - time.monotonic()
         if left > 0:
-            sequence = self._first_look(tokens, namespace, limit)
-            if sequence is not None:
+            look = attnd.Wait(deadline=LOOK + LOOK_TOKEN * len(tokens))
+            try:
+                sequence = self._open(tokens, namespace, limit, look)
                 return None if self._worth(sequence) and self._begin(name, sequence, tokens, limit, left) else sequence
-        return self.connection.sequence(tokens, namespace=namespace, max_match=limit)
+            except attnd.DeadlineExceeded:
+                pass
+        return self._open(tokens, namespace, limit)
 
-    def _first_look(self, tokens: Any, namespace: int, limit: int) -> attnd.Sequence | None:
-        wait = attnd.Wait(deadline=LOOK + LOOK_TOKEN * len(tokens))
+    def _open(self, tokens: Any, namespace: int, limit: int, wait: attnd.Wait | None = None) -> attnd.Sequence:
+        key = self.connection.new_key()
         try:
-            return self.connection.sequence(tokens, namespace=namespace, max_match=limit, wait=wait)
+            return self.connection.sequence(tokens, key=key, namespace=namespace, max_match=limit, wait=wait)
         except attnd.DeadlineExceeded:
-            return None
+            self._late.append(key)  # it may still come to be open
+            raise
 
     def _worth(self, sequence: attnd.Sequence) -> bool:
         found = sequence.waited == "deadline" and sequence.expected >= sequence.cached + WORTH
@@ -113,6 +118,8 @@ class Twins:
 
     def look(self) -> None:
         """Which waits are over. Nothing is held of them: their requests are opened anew when they are asked for."""
+        late, self._late = self._late, []
+        self._close(late)
         ended = []
         try:
             while self._flying and (completion := self.connection.next()) is not None:
@@ -151,3 +158,5 @@ class Twins:
                 self.connection.close_sequences([key])
             except (attnd.NotFound, attnd.ConnectionLost, attnd.NoDaemon):
                 pass
+            except attnd.DeadlineExceeded:
+                self._late.append(key)

@@ -3,11 +3,14 @@
 
 In: imports of `sgl_kernel` and `torchvision`, in whatever process (SGLang spawns its children).
 Out: modules whose every name is there and does nothing. Next: SGLang's CPU path, which calls none
-of them.
+of them. With UNPINNED=1 memory that SGLang wants pinned, which only accelerators have, is memory: for
+its LoRA code.
 """
 
+import functools
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import types
 
@@ -60,6 +63,29 @@ class _Finder:
     def exec_module(self, module):
         pass
 
+
+class _Unpinned:
+    """Comes by when SGLang first looks for its LoRA code; torch is there then."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "sglang.srt.lora.lora_manager":
+            sys.meta_path.remove(self)
+            torch = sys.modules["torch"]
+            for f in ("arange", "empty", "ones", "tensor", "zeros"):
+                setattr(torch, f, _without(getattr(torch, f)))
+            torch.Tensor.pin_memory = lambda tensor, device=None: tensor
+
+
+def _without(f):
+    @functools.wraps(f)
+    def unpinned(*args, pin_memory=False, **kwargs):
+        return f(*args, **kwargs)
+
+    return unpinned
+
+
+if os.environ.get("UNPINNED"):
+    sys.meta_path.insert(0, _Unpinned())
 
 # Last: a package that is there comes first.
 sys.meta_path.append(_Finder())

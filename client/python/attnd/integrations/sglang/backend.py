@@ -238,6 +238,7 @@ class AttndBackend(AttentionBackend):
         self.staging: attnd.Staging | None = None
         self.step: Step | None = None
         self._next: Step | None = None
+        self.session.adapter_path = self._adapter_path
         self._forward_of_sglang = runner.forward
         runner.forward = self._forward
         runner.weight_updater = WatchedWeights(runner.weight_updater, self.session)
@@ -247,6 +248,11 @@ class AttndBackend(AttentionBackend):
 
     def get_cuda_graph_seq_len_fill_value(self) -> int:
         return 1
+
+    def _adapter_path(self, lora: str) -> str | None:
+        manager = self.runner.lora_manager
+        known = manager.lora_refs.get(lora) if manager is not None else None
+        return None if known is None else known.lora_path
 
     # ---- Steps ----
 

@@ -16,12 +16,13 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Hashable, Sequence as Seq
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import attnd
 
+from ..adapters import adapter_bytes
 from ..twins import Twins
 
 logger = logging.getLogger(__name__)
@@ -83,8 +84,24 @@ class Step:
         self.done = False
 
 
+def adapter_field(extra: str | None, adapter: bytes | None) -> bytes | None:
+    """A namespace's adapter: that of a LoRA alone is the one that other makes of engines use."""
+    if not extra:
+        return adapter
+    text = extra.encode()
+    return b"\1" + len(text).to_bytes(4, "little") + text + (adapter or b"")
+
+
+class Fields(NamedTuple):
+    """What keeps requests apart beside their tokens. `adapter`: a LoRA's content."""
+
+    extra: str | None = None
+    salt: str | None = None
+    adapter: bytes | None = None
+
+
 class Session:
-    """`namespace` arguments are (extra_key, cache_salt), each a string or None."""
+    """Of one scheduler process."""
 
     current: Session | None = None
     """Of this process; made when SGLang sizes its pools, before backend and tree."""
@@ -100,20 +117,22 @@ class Session:
         self.waiting: dict[str, Held] = {}  # by request, until a row is theirs
         self.rows: dict[Hashable, Held] = {}
         self.hits = self.asked = self.recovered = 0
-        self._namespaces: dict[tuple[str | None, str | None], int] = {}
+        self.adapter_path: Callable[[str], str | None] = lambda lora: None
+        self._adapters: dict[str, bytes] = {}
+        self._namespaces: dict[Fields, int] = {}
         self._unshared = connection.namespace(salt=secrets.token_bytes(SALT_BYTES))  # nothing is published in it
 
     # ---- Matching ----
 
-    def namespace(self, fields: tuple[str | None, str | None]) -> int:
+    def namespace(self, fields: Fields) -> int:
         number = self._namespaces.get(fields)
         if number is None:
-            extra, salt = fields
+            extra, salt, adapter = fields
             number = 0
-            if extra or salt or self.epoch:
+            if extra or salt or adapter or self.epoch:
                 try:
                     number = self.connection.namespace(
-                        adapter=extra.encode() if extra else None,
+                        adapter=adapter_field(extra, adapter),
                         salt=salt_bytes(self.epoch, salt) if salt or self.epoch else None,
                     )
                 except attnd.Error as e:
@@ -124,7 +143,14 @@ class Session:
             self._namespaces[fields] = number
         return number
 
-    def peek(self, fields: tuple[str | None, str | None], tokens: Array) -> int:
+    def adapter(self, lora: str) -> bytes:
+        """What the files of the adapter of this name held when it was first asked for."""
+        known = self._adapters.get(lora)
+        if known is None:
+            known = self._adapters[lora] = adapter_bytes(self.adapter_path(lora))
+        return known
+
+    def peek(self, fields: Fields, tokens: Array) -> int:
         """A hint of how much is cached, for ordering."""
         n = 0
         try:
@@ -134,7 +160,7 @@ class Session:
         return self.agree([n])[0]
 
     def match(
-        self, request: str, fields: tuple[str | None, str | None], tokens: Array, limit: int, publish: bool = True
+        self, request: str, fields: Fields, tokens: Array, limit: int, publish: bool = True
     ) -> int:
         """Open a request's sequence: how many of its tokens are cached and held, at most `limit`.
 
@@ -218,7 +244,7 @@ class Session:
         try:
             if held:
                 self.connection.close_sequences([h.sequence for h in held])
-        except LOST as e:
+        except (*LOST, attnd.DeadlineExceeded) as e:  # what the daemon does late it does all the same
             logger.debug("attnd: closed with the connection: %s", e)  # the library forgot them all the same
 
     # ---- Steps ----
@@ -311,7 +337,7 @@ class Session:
         while True:
             try:
                 return call()
-            except LOST as e:
+            except (*LOST, attnd.DeadlineExceeded) as e:
                 if time.monotonic() > until:
                     raise
                 logger.warning("attnd: waiting for the daemon: %s", e)

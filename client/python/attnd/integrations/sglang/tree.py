@@ -26,7 +26,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
 )
 
 from . import NAME
-from .session import Array, Session
+from .session import Array, Fields, Session
 
 
 IDLE_SECONDS = 1e-3  # between looks when there is nothing else to do: the twin needs the cores
@@ -86,7 +86,7 @@ class AttndCache(BasePrefixCache):
 
     def match_prefix(self, params: Any) -> MatchResult:
         req, key, root = params.req, params.key, self.root_node
-        fields = (key.extra_key, key.cache_salt)
+        fields = self._fields(key, req)
         if req is None or (key.limit is None and len(key.token_ids)):
             # Only to put the queue in order: nothing is held, nothing promised.
             n = self.session.peek(fields, token_array(key.token_ids))
@@ -99,6 +99,14 @@ class AttndCache(BasePrefixCache):
         tokens = token_array(key.raw_token_ids())
         n = self.session.match(req.rid, fields, tokens, len(tokens), publish=not req.skip_radix_cache_insert)
         return MatchResult(0, root, root, root, host_hit_length=n)
+
+    def _fields(self, key: Any, req: Any) -> Fields:
+        lora = req.lora_id if req is not None else None
+        if lora is None:
+            return Fields(key.extra_key, key.cache_salt)
+        # SGLang's name of an adapter, at the end of the key, is that of its path or a random one.
+        extra = (key.extra_key or "").removesuffix(lora)
+        return Fields(extra or None, key.cache_salt, self.session.adapter(lora))
 
     def init_load_back(self, params: Any) -> tuple[int, Any]:
         tickets = self.token_to_kv_pool_allocator.alloc(params.host_hit_length)

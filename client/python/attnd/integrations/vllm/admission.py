@@ -23,8 +23,9 @@ import numpy as np
 
 import attnd
 
+from ..adapters import adapter_bytes
 from ..twins import Twins
-from .link import AWAY, PATIENCE_S, Link, adapter_digest
+from .link import AWAY, PATIENCE_S, Link
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -168,7 +169,7 @@ class Admission:
             return None
         known = self._adapters.get((lora.lora_path, lora.lora_int_id))
         if known is None or lora.load_inplace:
-            known = adapter_digest(lora.lora_path)
+            known = adapter_bytes(lora.lora_path)
             self._adapters[lora.lora_path, lora.lora_int_id] = known
         return known
 

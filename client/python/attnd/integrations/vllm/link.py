@@ -103,13 +103,3 @@ def _folder(model: Any) -> Path:
     from huggingface_hub import snapshot_download
 
     return Path(snapshot_download(model.model, revision=model.revision, local_files_only=True))
-
-
-def adapter_digest(path: str) -> bytes:
-    """Of a LoRA's folder: what its files hold, not what they are called by."""
-    h = hashlib.blake2b(digest_size=16)
-    for f in sorted(Path(path).glob("*")):
-        if f.suffix in (".safetensors", ".bin", ".json", ".pt"):
-            with open(f, "rb") as data:
-                h.update(f.name.encode() + hashlib.file_digest(data, "blake2b").digest())
-    return h.digest()
