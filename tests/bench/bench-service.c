@@ -2,7 +2,8 @@
 /*
  * What a restart and a client's death cost.
  *
- * In:   $ATTND_DAEMON; argv[1], if given: a file for the JSON object.
+ * In:   $ATTND_DAEMON; argv[1], if given: a file for the JSON object; argv[2]: what the fuzzers did
+ *       ("executions N", "findings N": tests/fuzz/run.sh).
  * Out:  stdout: a table; figures (report.h).
  * Next: people, and who compares runs.
  *
@@ -308,8 +309,12 @@ static void print_to(const char *path)
 }
 
 static void figures(const struct samples *hit, const struct samples *reconnect, const struct samples *reclaim,
-		    const struct samples *ratio, uint64_t lost)
+		    const struct samples *ratio, uint64_t lost, const char *fuzzed)
 {
+	FILE *f = fuzzed ? fopen(fuzzed, "re") : NULL;
+	char name[32], figure[48];
+	double n;
+
 	report_figure("restart_to_first_hit_ms", sample_median(hit), "ms");
 	report_figure("restart_to_first_hit_max_ms", sample_quantile(hit, 1), "ms");
 	report_figure("reconnect_ms", sample_median(reconnect), "ms");
@@ -317,6 +322,12 @@ static void figures(const struct samples *hit, const struct samples *reconnect, 
 	report_figure("others_p99_ratio", sample_median(ratio), "");
 	report_figure("kills", RESTARTS + KILLS, "");
 	report_figure("lost_tokens", (double)lost, "tokens");
+	while (f && fscanf(f, "%31s %lf", name, &n) == 2) {
+		snprintf(figure, sizeof(figure), "fuzz_%s", name);
+		report_figure(figure, n, "");
+	}
+	if (f)
+		fclose(f);
 }
 
 int main(int argc, char **argv)
@@ -326,10 +337,10 @@ int main(int argc, char **argv)
 
 	restarts(&hit, &reconnect, &lost);
 	deaths(&reclaim, &ratio);
-	figures(&hit, &reconnect, &reclaim, &ratio, lost);
+	figures(&hit, &reconnect, &reclaim, &ratio, lost, argc > 2 ? argv[2] : NULL);
 	(void)report_print(false);
 	if (argc > 1) {
-		figures(&hit, &reconnect, &reclaim, &ratio, lost);
+		figures(&hit, &reconnect, &reclaim, &ratio, lost, argc > 2 ? argv[2] : NULL);
 		print_to(argv[1]);
 	}
 	return lost ? EXIT_FAILURE : EXIT_SUCCESS;

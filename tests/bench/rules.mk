@@ -28,7 +28,8 @@ uninstall: uninstall-bench
 uninstall-bench:
 	$(Q)rm -f $(DESTDIR)$(BINDIR)/attnd-bench
 
-# bench-service: what a restart and a client's death cost; writes build/bench-service.json.
+# bench-service: what a restart and a client's death cost, and what fuzzers find in FUZZ_SECONDS each; writes
+# build/bench-service.json.
 $(O)/bench-service: $(O)/tests/bench/bench-service.o $(O)/tests/bench/report.o $(O)/tests/integration/harness.o \
   $(O)/tests/integration/toy.o $(O)/tests/restart/kept.o $(O)/libattnd.a $(O)/libdaemon.a $(O)/flags
 	$(call say,LD,$@)
@@ -36,4 +37,6 @@ $(O)/bench-service: $(O)/tests/bench/bench-service.o $(O)/tests/bench/report.o $
 PROGRAMS += $(O)/bench-service
 .PHONY: bench-service
 bench-service: all $(O)/bench-service
-	$(Q)$(test_env) $(O)/bench-service $(O)/bench-service.json
+	$(Q)rm -f $(O)-fuzz/figures
+	$(Q)+$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=$(if $(filter file,$(origin FUZZ_SECONDS)),10,$(FUZZ_SECONDS)) || true
+	$(Q)$(test_env) $(O)/bench-service $(O)/bench-service.json $(O)-fuzz/figures

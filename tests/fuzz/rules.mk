@@ -26,8 +26,4 @@ $(foreach f,$(FUZZERS),$(eval $(call fuzzer,$(f))))
 fuzzers: $(FUZZERS:%=$(O)/tests/fuzz/fuzz_%)
 fuzz:
 	$(Q)$(MAKE) --no-print-directory CC=clang-19 O=$(O)-fuzz FUZZ=1 SAN=fuzzer-no-link,address,undefined fuzzers
-	$(Q)set -e; for f in $(FUZZERS); do echo "# fuzzing $$f for $(FUZZ_SECONDS) s"; mkdir -p $(O)-fuzz/corpus/$$f; \
-	  ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-	  $(O)-fuzz/tests/fuzz/fuzz_$$f -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=30 -rss_limit_mb=4096 \
-	  -print_final_stats=1 -verbosity=0 -artifact_prefix=$(O)-fuzz/ $(O)-fuzz/corpus/$$f tests/fuzz/seeds/$$f 2>&1 | \
-	  { grep -vE '^(stat::(new_units|slowest|peak)|$$)' || true; }; done
+	$(Q)tests/fuzz/run.sh '$(O)-fuzz' '$(FUZZ_SECONDS)' $(FUZZERS)

@@ -220,12 +220,12 @@ static void live(int client, bool full, uint64_t seed)
 	uint32_t caches = full ? CACHES : 1;
 	uint64_t keys = 0;
 	struct toy toys[CACHES];
-	attnd_t *a = NULL;
+	attnd_t *a;
 	int e;
 
 	/* An engine for each: a hit is the smallest over its engine's caches. */
 	for (uint32_t c = 0; c < caches; c++)
-		for (e = -1; e;) { /* it may be killed meanwhile */
+		for (a = NULL, e = -1; e;) { /* it may be killed meanwhile */
 			e = attnd_connect(&a, &options);
 			if (!e)
 				e = toy_open(&toys[c], a, (uint8_t)(1 + c));

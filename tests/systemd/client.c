@@ -2,9 +2,10 @@
 /*
  * A runner that goes on whatever happens to the daemon.
  *
- * In:   a socket, a number of requests (0: until SIGTERM), a file. Out: the file says how far it is:
- *       "done N resets N wrong N cached-after-reset N". Exit 0 if no output was ever wrong.
- * Next: inside.sh.
+ * In:   a socket, a number of requests (0: until SIGTERM), a file, milliseconds between requests.
+ * Out:  the file says how far it is: "done N resets N wrong N cached-after-reset N"; exit 0 if no output
+ *       was ever wrong.
+ * Next: inside.sh, deb-inside.sh.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -68,6 +69,7 @@ int main(int argc, char **argv)
 	struct counts c = {0};
 	bool known[PROMPTS] = {false}, after_reset = false;
 	unsigned long most = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
+	unsigned pause_ms = argc > 4 ? (unsigned)strtoul(argv[4], NULL, 10) : 0;
 	int fd = argc > 3 ? open(argv[3], O_WRONLY | O_CREAT | O_CLOEXEC, 0644) : STDOUT_FILENO, e;
 	uint64_t cached;
 	struct toy t;
@@ -101,6 +103,8 @@ int main(int argc, char **argv)
 			c.wrong += memcmp(first[prompt], out, sizeof(out)) != 0;
 		}
 		tell(fd, &c);
+		if (pause_ms)
+			usleep(1000 * pause_ms);
 	}
 	attnd_disconnect(a);
 	return c.wrong ? 1 : 0;
