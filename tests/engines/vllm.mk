@@ -19,6 +19,11 @@ vllm-plugin: all
 check-engines-vllm: vllm-plugin
 	$(Q)$(vllm_env) prove --exec 'timeout -k 10 1800 $(ENGINES)/vllm/bin/python' --timer $(vllm_tests)
 
+# Named tests of vLLM's own suite, with the plug-in inert; fetches its source distribution.
+.PHONY: check-engines-own
+check-engines-own: vllm-plugin
+	$(Q)$(engines_env) ATTND_LIBRARY='$(abspath $(O))/libattnd.so.0' tests/engines/vllm/own.sh '$(ENGINES)/vllm' '$(O)/engines/vllm'
+
 bench-engines-vllm: vllm-plugin
 	$(Q)$(vllm_env) $(ENGINES)/vllm/bin/python tests/engines/vllm/bench.py $(BENCH_FLAGS)
 

@@ -113,6 +113,7 @@ def arguments(**more):
         "mem_fraction_static": 0.3,
         "random_seed": 1,
         "skip_server_warmup": True,
+        "sleep_on_idle": True,
         "log_level": "info",
         **more,
     }

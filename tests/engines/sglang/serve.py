@@ -25,7 +25,7 @@ class Server:
 
     async def generate(self, id, prompt, n, rid=None, sampling=None, extra=None):
         sampling = {"max_new_tokens": n, "temperature": 0, "ignore_eos": True, **(sampling or {})}
-        begun, first, last = time.perf_counter(), None, None
+        begun, first, last, times = time.perf_counter(), None, None, []
         try:
             stream = await self.engine.async_generate(
                 input_ids=prompt, sampling_params=sampling, rid=rid, stream=True, **(extra or {})
@@ -35,6 +35,7 @@ class Server:
                     first = time.perf_counter() - begun
                     say(id=id, event="first", cached=chunk["meta_info"].get("cached_tokens", 0))
                 last = chunk
+                times.append((time.monotonic(), len(chunk.get("output_ids", ()))))
         except ValueError as e:  # aborted before it began
             return {"finish": "abort", "error": str(e), "tokens": [], "cached": 0}
         meta = last["meta_info"]
@@ -45,6 +46,7 @@ class Server:
             "first_s": first,
             "total_s": time.perf_counter() - begun,
             "end": time.monotonic(),
+            "times": times,
         }
 
     async def abort(self, id, rid):

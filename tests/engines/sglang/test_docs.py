@@ -24,7 +24,7 @@ from kit import tap
 
 PAGES = ("docs/sglang.md", "docs/routing.md")
 # The tiny model has no tokenizer; the machine may be small.
-MORE = "--skip-tokenizer-init --max-running-requests 8 --skip-server-warmup --mem-fraction-static 0.3 --enable-metrics"
+MORE = "--skip-tokenizer-init --max-running-requests 8 --skip-server-warmup --sleep-on-idle --mem-fraction-static 0.3 --enable-metrics"
 
 
 def commands(page):

@@ -1,0 +1,40 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# Tests of vLLM's own suite, with the plug-in installed and not chosen. In: vLLM's environment, where
+# the package is installed; the source distribution, which is fetched once. Out: pytest's. They need
+# no weights.
+set -eu
+
+venv=$1 plugin=$(realpath "$2") own=$venv-own
+vllm=0.32.0
+
+if [ ! -e "$own/done-$vllm" ]; then
+	rm -rf "$own"
+	mkdir -p "$own/tmp"
+	"$venv/bin/pip" install -q --no-deps --target "$own/pytest" pytest pluggy iniconfig pytest-asyncio pytest-timeout tblib
+	# Its build is not wanted and may fail: what was fetched for it is.
+	TMPDIR="$own/tmp" VLLM_TARGET_DEVICE=empty "$venv/bin/pip" download -q --no-clean --no-deps --no-binary vllm \
+		--no-build-isolation "vllm==$vllm" -d "$own/tmp" >"$own/pip.log" 2>&1 || true
+	find "$own/tmp" -name "vllm-$vllm.tar.gz" -exec tar xzf {} -C "$own" "vllm-$vllm/tests" "vllm-$vllm/pyproject.toml" \; -quit
+	[ -d "$own/vllm-$vllm/tests" ] || { cat "$own/pip.log" && exit 1; }
+	rm -rf "$own/tmp"
+	touch "$own/done-$vllm"
+fi
+
+cd "$own/vllm-$vllm"
+# They read this model's configuration, no more of it: a folder here comes before the hub.
+mkdir -p facebook/opt-125m
+cat >facebook/opt-125m/config.json <<-'END'
+	{"architectures": ["OPTForCausalLM"], "model_type": "opt", "torch_dtype": "float16", "vocab_size": 50272,
+	 "hidden_size": 768, "word_embed_proj_dim": 768, "ffn_dim": 3072, "num_hidden_layers": 12,
+	 "num_attention_heads": 12, "max_position_embeddings": 2048, "do_layer_norm_before": true}
+	END
+t=tests unit=tests/v1/kv_connector/unit
+PYTHONPATH="$plugin:$own/pytest" HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_WAIT_POLICY=passive \
+	exec "$venv/bin/python" -m pytest -q -p no:cacheprovider --timeout 900 \
+	$t/test_attention_backend_registry.py $t/v1/test_kv_cache_spec_registry.py $t/v1/engine/test_kv_transfer_rejection.py \
+	$unit/test_output_aggregator.py $unit/test_kv_connector_lifecycle.py $unit/test_kv_load_failure_recovery.py \
+	$unit/test_hma_auto_config.py $unit/test_scheduler_kv_connector_override.py $unit/test_invalid_blocks_correctness.py \
+	$t/v1/attention/test_group_sliding_window.py $t/v1/attention/test_group_head_counts.py \
+	$t/v1/attention/test_backend_per_kind.py $t/v1/attention/test_batch_reordering.py
