@@ -491,9 +491,11 @@ int publisher_start(const struct config *cfg, struct events *events, struct mail
 	p->events = events;
 	p->leader = leader;
 	p->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (p->stop_fd < 0)
+		r = -errno; /* before libzmq changes it */
 	p->zmq = zmq_ctx_new();
-	if (p->stop_fd < 0 || !p->zmq)
-		r = -errno;
+	if (r == 0 && !p->zmq)
+		r = -ENOMEM;
 	if (peer_list_parse(cfg->allow_users, PEER_USERS, &p->rules.users) ||
 	    peer_list_parse(cfg->allow_groups, PEER_GROUPS, &p->rules.groups))
 		r = -EINVAL;

@@ -162,6 +162,7 @@ static void refused_start(struct daemon *d, int r)
 	ended_++;
 	snprintf(path, sizeof(path), "%s/log", d->dir);
 	unlink(path);
+	unlink(d->config);
 	if (rmdir(d->dir)) /* socket, administrators' socket, lock */
 		fail_msg("left in %s after %s failed", d->dir, shared_->name);
 }

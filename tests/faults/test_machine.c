@@ -45,6 +45,7 @@ static void forget(const struct daemon *d)
 
 	snprintf(path, sizeof(path), "%s/log", d->dir);
 	unlink(path);
+	unlink(d->config);
 	assert_int_equal(rmdir(d->dir), 0); /* nothing else is left */
 }
 
