@@ -802,7 +802,7 @@ static void tiles_figure(uint64_t features, enum attnd_kdtype kv, const char *ty
 {
 	static struct samples blocks, token, read, finish;
 	struct attnd_kv_spec spec = llama(kv, GROUP);
-	double bytes = 2048.0 * HEADS * DIM * 2 * 1e-9, end = now_seconds() + seconds;
+	double bytes = (double)(2048 * HEADS * DIM * 2) * 1e-9, end = now_seconds() + seconds;
 	struct cache c;
 	char *rows = calloc(2048 * HEADS, DIM * 4), *partials;
 
@@ -818,7 +818,7 @@ static void tiles_figure(uint64_t features, enum attnd_kdtype kv, const char *ty
 	do {
 		sample_add(&blocks, bytes / time_tiles(&c, rows, spec.block_size, false));
 		sample_add(&token, bytes / time_tiles(&c, rows, 1, false));
-		sample_add(&finish, 1024.0 * DIM * 2 * 1e-9 / time_finish(&c, partials, rows));
+		sample_add(&finish, (double)(1024 * DIM * 2) * 1e-9 / time_finish(&c, partials, rows));
 		if (kv != ATTND_K_F32)
 			sample_add(&read, bytes / time_tiles(&c, rows, spec.block_size, true));
 	} while (now_seconds() < end);
