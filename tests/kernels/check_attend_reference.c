@@ -163,12 +163,14 @@ static void compare_head(struct attend_case *c, const struct attnd_kernel *k, ch
 
 void case_compare_reference(struct attend_case *c, const struct attnd_kernel *k, char *partials)
 {
+	/* Under emulators, of very many rows one in eight: all are compared with each other to the bit. */
+	uint32_t step = check_thin > 8 && c->num_rows >= 64 ? 8 : 1;
 	struct view v = {.c = c};
 
 	v.token = malloc(c->tokens * sizeof(*v.token));
 	v.s = malloc(c->tokens * sizeof(*v.s));
 	v.err = malloc(c->tokens * sizeof(*v.err));
-	for (uint32_t row = 0; row < c->num_rows && !failed(); row++)
+	for (uint32_t row = c->tokens % step; row < c->num_rows && !failed(); row += step)
 		for (v.head = 0; v.head < c->heads; v.head++) {
 			v.row = &c->rows[row];
 			v.kv_head = v.head / c->fmt.spec.group;
