@@ -4,8 +4,9 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
+
+enum { MOVE = 8 }; /* buckets, with each insert: done long before the next table is full */
 
 static uint64_t fold(uint64_t a, uint64_t b)
 {
@@ -14,11 +15,19 @@ static uint64_t fold(uint64_t a, uint64_t b)
 	return (uint64_t)m ^ (uint64_t)(m >> 64);
 }
 
-static uint32_t bucket(const struct attnd_index *x, const struct attnd_index_key *k)
+static uint32_t hash(const struct attnd_index *x, const struct attnd_index_key *k)
 {
 	uint64_t a = fold(k->token ^ x->secret[0], ((uint64_t)k->parent << 32 | k->slot) ^ x->secret[1]);
 
-	return (uint32_t)fold(a ^ x->secret[1], k->ns ^ x->secret[0]) & x->mask;
+	return (uint32_t)fold(a ^ x->secret[1], k->ns ^ x->secret[0]);
+}
+
+/* The head of its chain, wherever that stands now. */
+static uint32_t *head_of(const struct attnd_index *x, const struct attnd_index_key *k)
+{
+	uint32_t h = hash(x, k);
+
+	return x->old && (h & x->old_mask) >= x->moved ? &x->old[h & x->old_mask] : &x->heads[h & x->mask];
 }
 
 static bool equal(const struct attnd_index_key *a, const struct attnd_index_key *b)
@@ -35,10 +44,9 @@ int attnd_index_init(struct attnd_index *x, void (*key)(void *, uint32_t, struct
 		return -EIO;
 	t.secret[0] |= 1;
 	t.secret[1] |= 1;
-	t.heads = malloc((t.mask + 1) * sizeof(*t.heads));
+	t.heads = calloc(t.mask + 1, sizeof(*t.heads));
 	if (!t.heads)
 		return -ENOMEM;
-	memset(t.heads, 0xff, (t.mask + 1) * sizeof(*t.heads));
 	*x = t;
 	return 0;
 }
@@ -46,43 +54,64 @@ int attnd_index_init(struct attnd_index *x, void (*key)(void *, uint32_t, struct
 void attnd_index_destroy(struct attnd_index *x)
 {
 	free(x->heads);
-	x->heads = NULL;
+	free(x->old);
+	x->heads = x->old = NULL;
 }
 
 static void link_in(struct attnd_index *x, uint32_t id)
 {
 	struct attnd_index_key k;
-	uint32_t b;
+	uint32_t *head;
 
 	x->key(x->ctx, id, &k);
-	b = bucket(x, &k);
-	*x->next(x->ctx, id) = x->heads[b];
-	x->heads[b] = id;
+	head = head_of(x, &k);
+	*x->next(x->ctx, id) = *head - 1;
+	*head = id + 1;
+}
+
+/* Up to n buckets of the old table. */
+static void move_buckets(struct attnd_index *x, uint32_t n)
+{
+	for (; x->old && n; n--) {
+		uint32_t id = x->old[x->moved++] - 1;
+
+		for (uint32_t next; id != UINT32_MAX; id = next) {
+			next = *x->next(x->ctx, id);
+			link_in(x, id);
+		}
+		if (x->moved <= x->old_mask)
+			continue;
+		free(x->old);
+		x->old = NULL;
+	}
+}
+
+/* Untouched pages: a large table takes no time. */
+static int grow(struct attnd_index *x)
+{
+	uint32_t buckets = x->mask + 1, *heads;
+
+	while (buckets < x->want && buckets < (UINT32_C(1) << 31))
+		buckets *= 2;
+	heads = buckets > x->mask + 1 ? calloc(buckets, sizeof(*heads)) : x->heads;
+	if (!heads)
+		return -ENOMEM;
+	if (heads == x->heads)
+		return 0;
+	x->old = x->heads;
+	x->old_mask = x->mask;
+	x->moved = 0;
+	x->heads = heads;
+	x->mask = buckets - 1;
+	if (!x->used)
+		move_buckets(x, UINT32_MAX);
+	return 0;
 }
 
 int attnd_index_reserve(struct attnd_index *x, uint32_t n)
 {
-	uint32_t old = x->mask + 1, buckets = old, *heads = x->heads;
-
-	while (buckets < n && buckets < (UINT32_C(1) << 31))
-		buckets *= 2;
-	if (buckets == old)
-		return 0;
-	x->heads = malloc(buckets * sizeof(*x->heads));
-	if (!x->heads) {
-		x->heads = heads;
-		return -ENOMEM;
-	}
-	memset(x->heads, 0xff, buckets * sizeof(*x->heads));
-	x->mask = buckets - 1;
-	for (uint32_t b = 0; b < old; b++) {
-		for (uint32_t id = heads[b], next; id != UINT32_MAX; id = next) {
-			next = *x->next(x->ctx, id);
-			link_in(x, id);
-		}
-	}
-	free(heads);
-	return 0;
+	x->want = n > x->want ? n : x->want;
+	return x->old ? 0 : grow(x);
 }
 
 void attnd_index_prefetch(const struct attnd_index *x, uint32_t id)
@@ -90,12 +119,12 @@ void attnd_index_prefetch(const struct attnd_index *x, uint32_t id)
 	struct attnd_index_key k;
 
 	x->key(x->ctx, id, &k);
-	__builtin_prefetch(&x->heads[bucket(x, &k)], 1);
+	__builtin_prefetch(head_of(x, &k), 1);
 }
 
 uint32_t attnd_index_find(const struct attnd_index *x, const struct attnd_index_key *key)
 {
-	uint32_t id = x->heads[bucket(x, key)];
+	uint32_t id = *head_of(x, key) - 1;
 
 	while (id != UINT32_MAX) {
 		struct attnd_index_key k;
@@ -110,6 +139,9 @@ uint32_t attnd_index_find(const struct attnd_index *x, const struct attnd_index_
 
 void attnd_index_insert(struct attnd_index *x, uint32_t id)
 {
+	move_buckets(x, MOVE);
+	if (!x->old)
+		(void)grow(x); /* else chains are longer for now */
 	link_in(x, id);
 	x->used++;
 }
@@ -117,10 +149,18 @@ void attnd_index_insert(struct attnd_index *x, uint32_t id)
 void attnd_index_remove(struct attnd_index *x, uint32_t id)
 {
 	struct attnd_index_key k;
-	uint32_t *p;
+	uint32_t *head, at;
 
 	x->key(x->ctx, id, &k);
-	for (p = &x->heads[bucket(x, &k)]; *p != UINT32_MAX; p = x->next(x->ctx, *p)) {
+	head = head_of(x, &k);
+	at = *head - 1;
+	if (at == id) {
+		*head = *x->next(x->ctx, id) + 1;
+		x->used--;
+		return;
+	}
+	for (uint32_t *p; at != UINT32_MAX; at = *p) {
+		p = x->next(x->ctx, at);
 		if (*p == id) {
 			*p = *x->next(x->ctx, id);
 			x->used--;

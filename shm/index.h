@@ -6,8 +6,11 @@
  * Next: daemon/tree.c matches and publishes by it.
  *
  * A chained hash table over ids; the chain stands in an array of the caller's, next[id]. Tokens
- * are compared through the caller's `equal`, never only hashes. Keyed by a secret, so that
+ * are compared through the caller's `key`, never only hashes. Keyed by a secret, so that
  * tokens cannot be chosen to collide. Derived: rebuilt from the descriptors. One owner, the leader.
+ *
+ * A larger table is filled little by little: each insert moves a few buckets of the old one, so that
+ * none of them takes long.
  */
 #ifndef ATTND_SHM_INDEX_H
 #define ATTND_SHM_INDEX_H
@@ -24,8 +27,12 @@ struct attnd_index_key {
 };
 
 struct attnd_index {
-	uint32_t *heads;
-	uint32_t mask; /* buckets - 1 */
+	uint32_t *heads; /* id + 1; 0: none */
+	uint32_t mask;	 /* buckets - 1 */
+	uint32_t *old;	 /* the table before; NULL: all of it has been moved */
+	uint32_t old_mask;
+	uint32_t moved; /* its buckets [0, moved) have been */
+	uint32_t want;	/* buckets that it should have; it grows again when the old table is gone */
 	uint32_t used;
 	uint64_t secret[2];
 	/** The key of a block that is in the table, and its link; ctx is the caller's. */
@@ -39,7 +46,7 @@ int attnd_index_init(struct attnd_index *x, void (*key)(void *, uint32_t, struct
 		     uint32_t *(*next)(void *, uint32_t), void *ctx);
 void attnd_index_destroy(struct attnd_index *x);
 
-/** Make room for `n` entries in all, so that later inserts cannot fail. 0 or -ENOMEM. */
+/** Make room for `n` entries in all. 0 or -ENOMEM; inserts cannot fail. */
 int attnd_index_reserve(struct attnd_index *x, uint32_t n);
 
 /** `id`, which is in the table, will be removed soon. */
