@@ -13,6 +13,7 @@
 #include "watch.h"
 #include "restore.h"
 #include "seal.h"
+#include "slabs.h"
 
 #define NONE ATTND_BLOCK_NONE
 
@@ -76,7 +77,6 @@ static void lru_insert(struct cache *c, uint32_t id)
 /* Somebody holds it now, or nobody does. */
 static void count_held(struct cache *c, uint32_t id, int n)
 {
-	cache_ext(c, id)->held += (uint32_t)n;
 	ns_hold(c->ns, cache_block(c, id)->ns, n * (int64_t)c->share_bytes);
 }
 
@@ -116,18 +116,24 @@ static void release_up(struct cache *c, uint32_t id)
 	}
 }
 
-static void put_free(struct cache *c, uint32_t id)
+void cache_put_free(struct cache *c, uint32_t id)
 {
-	struct block_aux *a = cache_aux(c, id);
-	uint32_t chain = a->chain, *head = &c->free_head[cache_block_node(c, id)];
+	*cache_aux(c, id) = cache_unlinked(BLOCK_FREE);
+	id = slabs_freed(c, id);
+	if (id != NONE)
+		cache_list_free(c, id);
+}
 
-	*a = (struct block_aux){.state = BLOCK_FREE,
-				.next = *head,
-				.prev = NONE,
-				.first_kid = NONE,
-				.kid_prev = NONE,
-				.kid_next = NONE,
-				.chain = chain};
+void cache_list_free(struct cache *c, uint32_t id)
+{
+	uint32_t *head = &c->free_head[cache_block_node(c, id)];
+	struct block_aux *a = cache_aux(c, id);
+
+	a->state = BLOCK_FREE;
+	a->prev = NONE;
+	a->next = *head;
+	if (a->next != NONE)
+		cache_aux(c, a->next)->prev = id;
 	*head = id;
 	c->free++;
 }
@@ -158,7 +164,7 @@ void cache_unref(struct cache *c, struct account *account, uint32_t id)
 		release_up(c, id);
 	} else {
 		count_held(c, id, -1);
-		put_free(c, id);
+		cache_put_free(c, id);
 	}
 }
 
@@ -247,11 +253,12 @@ void cache_publish(struct cache *c, struct account *account, uint32_t id, uint32
 
 void cache_trade_places(struct cache *c, uint32_t id, uint32_t copy)
 {
-	struct attnd_block *b = cache_block(c, id), *o = cache_block(c, copy);
-	uint64_t old = atomic_load_explicit(&b->place, memory_order_relaxed);
+	uint64_t old = cache_place(c, id), place = cache_place(c, copy);
 	uint32_t count = cache_count(c, id);
 	uint8_t *mine = cache_flags(c, id), *other = cache_flags(c, copy);
 
+	slabs_touch(c, id);
+	slabs_touch(c, copy);
 	memcpy(cache_tokens(c, id) + count, cache_tokens(c, copy) + count,
 	       (c->block_size - count) * sizeof(uint64_t));
 	for (uint32_t i = 0; i < c->flag_bytes; i++) {
@@ -261,9 +268,11 @@ void cache_trade_places(struct cache *c, uint32_t id, uint32_t copy)
 		other[i] = f;
 	}
 	/* In between both name the copy's place; only the published one counts. */
-	cache_set_place(c, id, atomic_load_explicit(&o->place, memory_order_relaxed));
+	cache_set_place(c, id, place);
 	KILL_POINT(place_set);
-	atomic_store_explicit(&o->place, old, memory_order_release);
+	atomic_store_explicit(&cache_block(c, copy)->place, old, memory_order_release);
+	slabs_put(c, id, place);
+	slabs_put(c, copy, old);
 }
 
 static void prefetch_removal(const struct cache *c, uint32_t id)
@@ -390,7 +399,7 @@ bool cache_evict(struct cache *c)
 		return false;
 	prefetch_next(c, id);
 	unpublish(c, id);
-	put_free(c, id);
+	cache_put_free(c, id);
 	return true;
 }
 
@@ -407,7 +416,7 @@ static void evict_subtree(struct cache *c, uint32_t top)
 			continue;
 		}
 		unpublish(c, id);
-		put_free(c, id);
+		cache_put_free(c, id);
 		if (id == top)
 			return;
 		id = parent;
@@ -416,10 +425,10 @@ static void evict_subtree(struct cache *c, uint32_t top)
 
 uint32_t cache_drop(struct cache *c, uint32_t id)
 {
-	uint64_t before = c->free;
+	uint64_t before = c->evicted;
 
 	evict_subtree(c, id);
-	return (uint32_t)(c->free - before);
+	return (uint32_t)(c->evicted - before);
 }
 
 void cache_set_place(struct cache *c, uint32_t id, uint64_t place)
@@ -430,324 +439,7 @@ void cache_set_place(struct cache *c, uint32_t id, uint64_t place)
 	atomic_store_explicit(&b->place, place, memory_order_release);
 }
 
-/* ---- Slabs ---- */
-
-static int grow_extents(struct cache *c)
-{
-	uint32_t cap = c->cap_ext ? c->cap_ext * 2 : 4;
-	struct block_extent *e = realloc(c->ext, cap * sizeof(*e));
-
-	if (!e)
-		return -ENOMEM;
-	c->ext = e;
-	c->cap_ext = cap;
-	return 0;
-}
-
-static void list_extent(struct cache *c, uint32_t i)
-{
-	struct attnd_meta_region *m = c->pool->meta;
-	struct attnd_extent *list = (struct attnd_extent *)((char *)m + m->extents_offset);
-
-	list[(size_t)c->id * m->num_slabs + i] = c->ext[i].mem;
-	atomic_store_explicit(&m->caches[c->id].num_extents, c->num_ext, memory_order_release);
-}
-
-/* Where in an extent's memory they stand. */
-static void extent_parts(const struct cache *c, struct block_extent *e)
-{
-	e->block = pool_extent_at(c->pool, &e->mem);
-	e->tokens = (uint64_t *)(e->block + c->blocks_per_slab);
-	e->flags = (uint8_t *)(e->tokens + (size_t)c->blocks_per_slab * c->block_size);
-}
-
-/* Descriptors, tokens and flags of a slab's blocks. */
-static int fill_extent(struct cache *c, struct block_extent *ret)
-{
-	uint32_t n = c->blocks_per_slab;
-	uint64_t bytes = meta_extent_bytes(&c->identity, n);
-	struct block_extent e = {.slab = UINT32_MAX, .aux = calloc(n, sizeof(*e.aux))};
-
-	if (!e.aux)
-		return -ENOMEM;
-	if (pool_extent_alloc(c->pool, bytes, &e.mem)) {
-		free(e.aux);
-		return -ENOMEM;
-	}
-	extent_parts(c, &e);
-	for (uint32_t b = 0; b < n; b++)
-		atomic_store_explicit(&e.block[b].place, ATTND_PLACE_NONE, memory_order_relaxed);
-	*ret = e;
-	return 0;
-}
-
-/* An extent without a slab: one that lost it, else a new one. */
-static int vacant_extent(struct cache *c, uint32_t *ret)
-{
-	uint32_t n = c->blocks_per_slab, i;
-
-	for (i = 0; i < c->num_ext && c->ext[i].slab != UINT32_MAX; i++)
-		;
-	if (i == c->num_ext && ((i + 1ull) * n >= NONE || (i == c->cap_ext && grow_extents(c)) ||
-				attnd_index_reserve(&c->index, (i + 1) * n)))
-		return -ENOMEM;
-	if (accounts_cover(c, i) || fill_extent(c, &c->ext[i]))
-		return -ENOMEM;
-	KILL_POINT(extent_allocated);
-	c->num_ext += i == c->num_ext;
-	list_extent(c, i);
-	KILL_POINT(extent_listed);
-	*ret = i;
-	return 0;
-}
-
-/* Its slab is gone: other caches may need the memory. Blocks of it have no children any more. */
-static void empty_extent(struct cache *c, uint32_t i)
-{
-	struct block_extent *e = &c->ext[i];
-
-	pool_extent_free(c->pool, &e->mem);
-	KILL_POINT(extent_freed);
-	free(e->aux);
-	*e = (struct block_extent){.slab = UINT32_MAX};
-	list_extent(c, i);
-}
-
-static uint32_t slabs_of(const struct cache *c)
-{
-	return (uint32_t)(c->total / c->blocks_per_slab);
-}
-
-/* Slabs that other caches have too little of: their minima. */
-static uint32_t kept_from(const struct cache *c)
-{
-	uint32_t kept = 0;
-
-	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++) {
-		const struct cache *o = c->pool->caches[i];
-
-		kept += o && o != c && o->min_slabs > slabs_of(o) ? o->min_slabs - slabs_of(o) : 0;
-	}
-	return kept;
-}
-
-static uint32_t free_for(const struct cache *c)
-{
-	uint32_t kept = kept_from(c);
-
-	return c->pool->num_free > kept ? c->pool->num_free - kept : 0;
-}
-
-static int add_slab(struct cache *c)
-{
-	struct block_extent *e;
-	uint32_t i;
-	int64_t slab;
-
-	if (slabs_of(c) >= c->max_slabs || !free_for(c) || vacant_extent(c, &i))
-		return -ENOMEM;
-	slab = pool_take_slab(c->pool, c->id, i);
-	if (slab < 0) {
-		empty_extent(c, i);
-		return -ENOMEM;
-	}
-	e = &c->ext[i];
-	e->slab = (uint32_t)slab;
-	KILL_POINT(slab_taken);
-	/*
-	 * What another cache left in the slab may read as NaN here: every tile is flagged, and so
-	 * cleared before its first use.
-	 */
-	memset(e->flags, 1, (size_t)c->blocks_per_slab * c->flag_bytes);
-	KILL_POINT(slab_flagged);
-	for (uint32_t b = c->blocks_per_slab; b-- > 0;) {
-		atomic_store_explicit(&e->block[b].place, (uint64_t)slab << 32 | b, memory_order_release);
-		e->aux[b].chain = NONE;
-		put_free(c, i * c->blocks_per_slab + b);
-	}
-	KILL_POINT(slab_placed);
-	c->total += c->blocks_per_slab;
-	return 0;
-}
-
-/* Blocks [lo, hi) are free no longer: they lose their places. */
-static void take_free(struct cache *c, uint32_t *p, uint32_t lo, uint32_t hi)
-{
-	while (*p != NONE) {
-		uint32_t id = *p;
-
-		if (id < lo || id >= hi) {
-			p = &cache_aux(c, id)->next;
-			continue;
-		}
-		*p = cache_aux(c, id)->next;
-		atomic_store_explicit(&cache_block(c, id)->place, ATTND_PLACE_NONE, memory_order_release);
-		c->free--;
-	}
-}
-
-static void give_slab(struct cache *c, uint32_t ext)
-{
-	struct block_extent *e = &c->ext[ext];
-	uint32_t lo = ext * c->blocks_per_slab, hi = lo + c->blocks_per_slab;
-	enum metrics_reason why = watch_reason(c->pool, METRICS_REASON_slab);
-
-	for (uint32_t id = lo; id < hi; id++)
-		if (cache_aux(c, id)->state == BLOCK_PUBLIC)
-			evict_subtree(c, id);
-	watch_reason(c->pool, why);
-	for (uint32_t node = 0; node < c->pool->num_nodes; node++)
-		take_free(c, &c->free_head[node], lo, hi);
-	c->total -= c->blocks_per_slab;
-	KILL_POINT(slab_emptied);
-	pool_return_slab(c->pool, e->slab);
-	KILL_POINT(slab_returned);
-	empty_extent(c, ext);
-}
-
-/* Slabs whose loss grants of `c` do not feel. */
-static uint64_t spare_slabs(const struct cache *c)
-{
-	uint64_t idle = (c->free + c->evictable) / c->blocks_per_slab;
-	uint64_t claimed = c->granted ? c->claimed : 0, kept = (uint64_t)c->min_slabs * c->blocks_per_slab;
-	uint64_t spare;
-
-	claimed = claimed > kept ? claimed : kept;
-	spare = c->total > claimed ? (c->total - claimed) / c->blocks_per_slab : 0;
-
-	return idle < spare ? idle : spare;
-}
-
-/* Take the slab of another cache whose blocks were all idle. */
-static int steal_slab(struct cache *c)
-{
-	if (slabs_of(c) >= c->max_slabs || c->pool->num_free < kept_from(c))
-		return -ENOMEM;
-	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++) {
-		struct cache *o = c->pool->caches[i];
-
-		if (!o || o == c || !spare_slabs(o))
-			continue;
-		for (uint32_t e = 0; e < o->num_ext; e++) {
-			if (o->ext[e].slab == UINT32_MAX || o->ext[e].held)
-				continue;
-			give_slab(o, e);
-			return add_slab(c);
-		}
-	}
-	return -ENOMEM;
-}
-
-/* Blocks that the pool and other caches have to spare; counting stops at `enough`. */
-static uint64_t elsewhere(const struct cache *c, uint64_t enough)
-{
-	uint64_t have = (uint64_t)free_for(c) * c->blocks_per_slab;
-	uint64_t room = c->max_slabs > slabs_of(c) ? (uint64_t)(c->max_slabs - slabs_of(c)) * c->blocks_per_slab : 0;
-
-	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES && have < enough; i++) {
-		const struct cache *o = c->pool->caches[i];
-		uint64_t spare = o && o != c ? spare_slabs(o) : 0;
-
-		for (uint32_t e = 0; spare && e < o->num_ext && have < enough; e++) {
-			if (o->ext[e].slab != UINT32_MAX && !o->ext[e].held) {
-				have += c->blocks_per_slab;
-				spare--;
-			}
-		}
-	}
-	return have < room ? have : room;
-}
-
-/* Slabs until there are so many more blocks. */
-static bool take_slabs(struct cache *c, uint64_t more)
-{
-	uint64_t want = c->total + more;
-
-	if (elsewhere(c, more) < more)
-		return false;
-	while (c->total < want)
-		if (add_slab(c) && steal_slab(c))
-			return false;
-	return true;
-}
-
-bool cache_make_room(struct cache *c, const struct account *a, uint64_t need, uint64_t growth)
-{
-	uint64_t claim = c->claimed + account_claim(c, a, growth), more = claim > c->total ? claim - c->total : 0;
-	uint64_t have = c->free + c->evictable;
-
-	if (!c->granted || claim == c->claimed)
-		more = 0; /* nothing is guaranteed to others, or this is */
-	if (need > have && need - have > more)
-		more = need - have;
-	return !more || take_slabs(c, more);
-}
-
-uint64_t cache_free_slabs(const struct cache *c)
-{
-	uint64_t room = c->max_slabs > slabs_of(c) ? c->max_slabs - slabs_of(c) : 0, have = free_for(c);
-
-	return have < room ? have : room;
-}
-
-void cache_set_share(struct cache *c)
-{
-	const struct pool *p = c->pool;
-
-	c->min_slabs = 0;
-	c->max_slabs = p->num_slabs;
-	for (uint32_t i = 0; i < p->num_shares; i++) {
-		if (memcmp(p->shares[i].name, c->identity.name, sizeof(c->identity.name)))
-			continue;
-		c->min_slabs = p->num_slabs * p->shares[i].min / 100;
-		c->max_slabs = p->num_slabs * p->shares[i].max / 100;
-		c->max_slabs = c->max_slabs ? c->max_slabs : 1;
-	}
-}
-
-bool cache_shrink(struct cache *c)
-{
-	if (slabs_of(c) <= c->max_slabs || (c->granted && c->total < c->claimed + c->blocks_per_slab))
-		return false;
-	for (uint32_t e = 0; e < c->num_ext; e++) {
-		if (c->ext[e].slab != UINT32_MAX && !c->ext[e].held) {
-			give_slab(c, e);
-			return true;
-		}
-	}
-	return false;
-}
-
-uint64_t cache_capacity(const struct cache *c)
-{
-	return (uint64_t)c->max_slabs * c->blocks_per_slab * c->block_size;
-}
-
-int cache_grant(struct cache *c, struct account *a, uint64_t blocks)
-{
-	uint64_t claim =
-		c->claimed - (a->grant > a->used ? a->grant : a->used) + (blocks > a->used ? blocks : a->used);
-
-	if (blocks > a->grant && claim > c->total && !take_slabs(c, claim - c->total))
-		return -ENOMEM;
-	account_set_grant(c, a, blocks);
-	return 0;
-}
-
-/* What is kept of a block that is in no list and has no children. */
-static struct block_aux unlinked(uint8_t state)
-{
-	return (struct block_aux){.state = state,
-				  .chain = NONE,
-				  .prev = NONE,
-				  .next = NONE,
-				  .first_kid = NONE,
-				  .kid_prev = NONE,
-				  .kid_next = NONE};
-}
-
-/* Evict one leaf, of the next of its priority one that lies on this node if there is any. */
-static bool evict_on(struct cache *c, uint32_t node)
+bool cache_evict_on(struct cache *c, uint32_t node)
 {
 	uint32_t id = cache_goes_after(c, NONE);
 
@@ -760,35 +452,50 @@ static bool evict_on(struct cache *c, uint32_t node)
 	return cache_evict(c);
 }
 
-/* The list that a block comes from: its node's, else the next that has any. */
-static uint32_t *free_list(struct cache *c, uint32_t node)
+uint32_t cache_take_free(struct cache *c, uint32_t node)
 {
-	uint32_t n = c->pool->num_nodes;
+	uint32_t n = c->pool->num_nodes, id;
+	struct block_aux *a;
 
 	for (uint32_t i = 0; c->spread && i + 1 < n && c->free_head[node] == NONE; i++)
 		node = node + 1 < n ? node + 1 : 0;
-	return &c->free_head[node];
+	id = c->free_head[node];
+	if (id == NONE)
+		return NONE;
+	a = cache_aux(c, id);
+	c->free_head[node] = a->next;
+	if (a->next != NONE)
+		cache_aux(c, a->next)->prev = NONE;
+	c->free--;
+	return id;
+}
+
+static bool evict_for_room(struct cache *c, uint32_t node)
+{
+	enum metrics_reason why =
+		watch_reason(c->pool, slabs_at_share(c) ? METRICS_REASON_quota : METRICS_REASON_room);
+	bool gone = cache_evict_on(c, node);
+
+	watch_reason(c->pool, why);
+	return gone;
 }
 
 uint32_t cache_alloc(struct cache *c, struct account *account, uint32_t ns, uint32_t index)
 {
 	struct block_aux *a;
-	uint32_t id, *head, node = 0;
+	uint32_t id, node = 0;
 
 	if (c->spread)
 		node = (index << c->slots_shift) / c->fmt.chunk % c->pool->num_nodes;
-	if (!c->free && add_slab(c) && !evict_on(c, node))
-		(void)steal_slab(c);
-	head = free_list(c, node);
-	id = *head;
-	if (id == NONE)
-		return NONE;
+	while (!c->free && slabs_add(c))
+		if (!evict_for_room(c, node)) /* which frees no place in a slab that leaves */
+			return NONE;
+	id = cache_take_free(c, node);
 	a = cache_aux(c, id);
-	*head = a->next;
-	c->free--;
+	slabs_used(c, id, 1);
 	cache_block(c, id)->ns = ns;
 	count_held(c, id, 1);
-	*a = unlinked(BLOCK_PRIVATE);
+	*a = cache_unlinked(BLOCK_PRIVATE);
 	a->refs = 1;
 	account_hold(c, account, id);
 	return id;
@@ -968,8 +675,12 @@ static void set_peek_salt(struct cache *c)
 
 static void cache_free(struct cache *c)
 {
-	for (uint32_t i = 0; i < c->num_ext; i++)
+	for (uint32_t i = 0; i < c->num_ext; i++) {
 		free(c->ext[i].aux);
+		free(c->ext[i].at);
+		free(c->where[i]);
+	}
+	free(c->where);
 	attnd_index_destroy(&c->index);
 	free(c->ext);
 	free(c->scales);
@@ -995,13 +706,15 @@ static int cache_make(struct pool *p, struct ns_table *ns, struct attnd_counters
 	cache_set_share(c);
 	for (uint32_t i = 0; i < POOL_MAX_NODES; i++)
 		c->free_head[i] = NONE;
+	c->nowhere_head = NONE;
 	for (int i = 0; i < CACHE_PRIORITIES; i++)
 		c->lru[i] = (struct lru_list){NONE, NONE};
 	c->scrub.id = c->scrub.want = NONE;
 	r = set_format(c, features, field);
 	if (!r) {
 		c->scales = calloc(id->num_layers, sizeof(*c->scales));
-		r = c->scales ? attnd_index_init(&c->index, index_key, index_next, c) : -ENOMEM;
+		c->where = calloc(p->num_slabs, sizeof(*c->where));
+		r = c->scales && c->where ? attnd_index_init(&c->index, index_key, index_next, c) : -ENOMEM;
 	}
 	if (r) {
 		cache_free(c);
@@ -1045,17 +758,13 @@ void cache_destroy(struct cache *c)
 	m = &c->pool->meta->caches[c->id];
 	atomic_store_explicit(&m->used, 0, memory_order_release);
 	KILL_POINT(cache_unused);
+	c->move.phase = MOVE_NONE;
 	watch_reason(c->pool, METRICS_REASON_dropped);
 	while (cache_evict(c))
 		;
 	watch_reason(c->pool, METRICS_REASON_room);
 	watch_cache_gone(c);
-	for (uint32_t i = 0; i < c->num_ext; i++) {
-		if (c->ext[i].slab == UINT32_MAX)
-			continue;
-		pool_return_slab(c->pool, c->ext[i].slab);
-		empty_extent(c, i);
-	}
+	slabs_return(c);
 	if (m->scales.bytes)
 		pool_extent_free(c->pool, &m->scales);
 	c->pool->caches[c->id] = NULL;
@@ -1072,25 +781,30 @@ void cache_leave(struct cache *c)
 
 /* ---- After a restart ---- */
 
-/* A slab's blocks that nobody published: free, in the places that the others leave. */
-static void restore_free(struct cache *c, const struct restored_cache *r)
+/*
+ * Blocks that nobody published are free in the places that the others leave: those of extents with a slab
+ * first. What is left of them has no place.
+ */
+static void restore_free(struct cache *c, const struct restored_cache *r, bool with_slab, uint32_t *place)
 {
-	uint32_t n = c->blocks_per_slab, place = 0;
+	uint32_t n = c->blocks_per_slab, all = c->num_ext * n;
 
-	for (uint32_t id = c->num_ext * n; id-- > 0;) {
+	for (uint32_t id = all; id-- > 0;) {
 		struct block_extent *e = cache_ext(c, id);
 
-		if (e->slab == UINT32_MAX || cache_aux(c, id)->state == BLOCK_PUBLIC)
+		if (!e->aux || cache_aux(c, id)->state == BLOCK_PUBLIC || (e->slab != UINT32_MAX) != with_slab)
 			continue;
-		while (r->taken[place] || c->ext[place / n].slab == UINT32_MAX)
-			place++;
+		while (*place < all && (c->ext[*place / n].slab == UINT32_MAX || r->taken[*place]))
+			++*place;
+		if (*place == all) {
+			atomic_store_explicit(&cache_block(c, id)->place, ATTND_PLACE_NONE, memory_order_relaxed);
+			slabs_nowhere(c, id);
+			continue;
+		}
 		/* What a plan left in them, half written, is cleared before their first use. */
 		memset(cache_flags(c, id), 1, c->flag_bytes);
-		atomic_store_explicit(&cache_block(c, id)->place, (uint64_t)c->ext[place / n].slab << 32 | place % n,
-				      memory_order_relaxed);
-		place++;
-		cache_aux(c, id)->chain = NONE;
-		put_free(c, id);
+		slabs_give(c, id, (uint64_t)c->ext[*place / n].slab << 32 | *place % n);
+		++*place;
 	}
 }
 
@@ -1101,7 +815,11 @@ static void restore_block(struct cache *c, uint32_t id, bool verify)
 	struct block_aux *a = cache_aux(c, id);
 	bool full = cache_count(c, id) == c->block_size;
 
-	*a = unlinked(BLOCK_PUBLIC);
+	*a = cache_unlinked(BLOCK_PUBLIC);
+	cache_ext(c, id)->nowhere--;
+	c->total++;
+	slabs_put(c, id, cache_place(c, id));
+	slabs_used(c, id, 1);
 	if (!full) { /* the hash of a full block only; its flags are not in it */
 		b->hash = 0;
 		if (verify)
@@ -1136,15 +854,16 @@ static int restore_extents(struct cache *c, const struct restored_cache *r)
 	for (uint32_t i = 0; i < r->num_ext; i++) {
 		struct block_extent *e = &c->ext[i];
 
+		e->slab = UINT32_MAX;
+		e->mem = r->ext[i].mem;
+		if (e->mem.bytes && slabs_extent(c, i))
+			return -ENOMEM;
 		e->slab = r->ext[i].slab;
 		if (e->slab == UINT32_MAX)
 			continue;
-		e->mem = r->ext[i].mem;
-		extent_parts(c, e);
-		e->aux = calloc(c->blocks_per_slab, sizeof(*e->aux));
-		if (!e->aux)
+		if (slabs_map(c, i))
 			return -ENOMEM;
-		c->total += c->blocks_per_slab;
+		c->num_slabs++;
 	}
 	return attnd_index_reserve(&c->index, c->num_ext * c->blocks_per_slab);
 }
@@ -1154,6 +873,7 @@ int cache_restore(struct pool *p, struct ns_table *ns, struct attnd_counters *co
 {
 	const struct attnd_meta_cache *m = &p->meta->caches[r->id];
 	enum attnd_wire_field field;
+	uint32_t place = 0;
 	struct cache *c;
 	int e = cache_make(p, ns, counters, m->realm, &m->identity, features, &field, &c);
 
@@ -1177,7 +897,9 @@ int cache_restore(struct pool *p, struct ns_table *ns, struct attnd_counters *co
 	for (uint32_t i = 0; i < r->num_blocks; i++)
 		if (!cache_aux(c, r->order[i])->kids)
 			lru_insert(c, r->order[i]);
-	restore_free(c, r);
+	restore_free(c, r, true, &place);
+	restore_free(c, r, false, &place);
+	slabs_sweep(c);
 	p->caches[c->id] = c;
 	*ret = c;
 	return 0;
@@ -1185,28 +907,14 @@ int cache_restore(struct pool *p, struct ns_table *ns, struct attnd_counters *co
 
 /* ---- Checking ---- */
 
-/* Their blocks that are held, counted. */
-static bool check_extents(const struct cache *c)
-{
-	for (uint32_t i = 0; i < c->num_ext; i++) {
-		uint32_t held = 0;
-
-		for (uint32_t b = 0; c->ext[i].aux && b < c->blocks_per_slab; b++)
-			held += aux_hold(&c->ext[i].aux[b]) != 0;
-		if (held != c->ext[i].held)
-			return false;
-	}
-	return true;
-}
-
 static const char *check_block(const struct cache *c, uint32_t id)
 {
 	const struct block_aux *a = cache_aux(c, id);
 	const struct attnd_block *b = cache_block(c, id);
 	uint32_t kids = 0, held = 0;
 
-	if (atomic_load_explicit(&b->place, memory_order_relaxed) >> 32 != c->ext[id / c->blocks_per_slab].slab)
-		return "a block that is not in its extent's slab";
+	if ((a->state == BLOCK_NOWHERE) != (cache_place(c, id) == ATTND_PLACE_NONE))
+		return "a place of a block without one";
 	if ((a->peek != 0) !=
 	    (c->peek && c->peek->entries && a->state == BLOCK_PUBLIC && cache_count(c, id) == c->block_size))
 		return "the hashes of prefixes are not those of the full published blocks";
@@ -1245,7 +953,7 @@ const char *cache_check(const struct cache *c)
 			return bad;
 		if (!a)
 			continue;
-		total++;
+		total += a->state != BLOCK_NOWHERE;
 		free += a->state == BLOCK_FREE;
 		pub += a->state == BLOCK_PUBLIC;
 		if (a->state == BLOCK_PRIVATE && !a->refs)
@@ -1264,8 +972,8 @@ const char *cache_check(const struct cache *c)
 	}
 	if (total != c->total || free != c->free || idle != c->evictable)
 		return "free + evictable + referenced != total";
-	if (!check_extents(c))
-		return "a slab's held blocks are miscounted";
+	if (slabs_check(c))
+		return slabs_check(c);
 	if (listed != leaves)
 		return "the LRU list is not the evictable leaves";
 	return pub == c->index.used ? NULL : "the index holds more than the published blocks";

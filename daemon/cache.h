@@ -6,7 +6,7 @@
  * Out:  blocks with their places; free + evictable + referenced == total after every call.
  * Next: tree.c links published blocks, engine.c and plan.c hold them.
  *
- * A block is free, private (held, unpublished) or public (in the tree).
+ * A block is free, private (held, unpublished) or public (in the tree); or it has no place, and waits for one.
  * hold = refs + held children; a public block with hold 0 is evictable, and stands in the LRU
  * list when it is a leaf. One owner: the leader.
  */
@@ -28,7 +28,7 @@ struct held;
 
 enum { CACHE_PRIORITIES = 8 };
 
-enum block_state { BLOCK_FREE, BLOCK_PRIVATE, BLOCK_PUBLIC };
+enum block_state { BLOCK_NOWHERE, BLOCK_FREE, BLOCK_PRIVATE, BLOCK_PUBLIC };
 
 /* What is derived from the descriptors, or lives no longer than the sequences. */
 struct block_aux {
@@ -39,7 +39,7 @@ struct block_aux {
 	uint32_t held_kids;
 	uint32_t kids;
 	uint32_t chain;	     /* child index */
-	uint32_t prev, next; /* LRU list; free list by next */
+	uint32_t prev, next; /* LRU list; free list; list of those without a place */
 	uint32_t first_kid, kid_prev, kid_next;
 	uint32_t born_ms, idle_ms; /* watch.c's: when it was published, and last released; 0: not yet */
 	uint16_t fill;		   /* slots [count, fill) hold private tokens of the owner, or of several if frozen */
@@ -47,17 +47,25 @@ struct block_aux {
 	bool frozen : 1; /* several sequences hold private slots: nobody writes in place */
 	bool verify : 1; /* its bytes are not known to be its hash's: it serves nobody before they are (scrub.c) */
 	bool bad : 1;	 /* they are others: held, else it would be gone */
+	bool writes : 1; /* jobs of a plan that has not committed may write to it */
+	bool listed : 1; /* it has no place, and gets the next one */
 	uint8_t priority : 5; /* of it and all that follows it the highest; the lowest goes first */
 };
 
+/*
+ * A slab's worth of blocks, and a slab's worth of places. They are made together, but a block keeps its id
+ * wherever it moves: an extent may have blocks and no slab, and its blocks may stand in any slab of the cache.
+ */
 struct block_extent {
-	struct attnd_block *block;
+	struct attnd_block *block; /* NULL: no blocks */
 	uint64_t *tokens;
 	uint8_t *flags; /* [blocks][layers][kv heads] */
 	struct block_aux *aux;
 	struct attnd_extent mem;
-	uint32_t slab; /* UINT32_MAX: it has lost it, and its blocks are none */
-	uint32_t held; /* blocks that somebody holds */
+	uint32_t nowhere; /* of its blocks, those without a place */
+	uint32_t slab;	  /* UINT32_MAX: none */
+	uint32_t *at;	  /* [blocks_per_slab]: who stands in the slab; NONE: nobody, while it leaves */
+	uint32_t used;	  /* of these, not free */
 };
 
 struct layer_scales {
@@ -97,19 +105,38 @@ struct cache {
 	double flops_a_ns;	  /* of a thread with these kernels, about: to cut work by */
 	struct block_extent *ext;
 	uint32_t num_ext, cap_ext;
+	_Atomic uint64_t **where; /* [pool's slabs][blocks]: node << 56 | offset; workers read it, too */
+	uint32_t num_slabs;
 	struct attnd_index index;
 	uint32_t free_head[POOL_MAX_NODES]; /* by the node that stores it, if it is spread; else the first */
+	uint32_t nowhere_head;
 	struct lru_list {
 		uint32_t first, last;
 	} lru[CACHE_PRIORITIES]; /* evictable leaves, oldest first */
 	uint64_t clock;
-	uint64_t total, free, evictable;	    /* blocks; referenced = total - free - evictable */
+	uint64_t total, free, evictable; /* blocks with a place; referenced = total - free - evictable */
+	uint32_t wants;			 /* slabs that requests wait for (slabs.h) */
+	struct slab_move {		 /* a slab of it leaves: slabs.c's */
+		enum { MOVE_NONE, MOVE_CLEAR, MOVE_FIRST, MOVE_WRITTEN, MOVE_FLIP, MOVE_DRAIN, MOVE_UNLIST } phase;
+		uint32_t ext;	/* whose */
+		uint32_t at;	/* the place that is next */
+		uint32_t id;	/* whose copy is under way; NONE */
+		uint64_t place; /* that it is to have; ATTND_PLACE_NONE: none is set aside */
+		uint64_t done;	/* bytes */
+		uint32_t left;	/* places in it that somebody has */
+		bool keep;	/* it is needed here after all */
+		uint8_t why;	/* enum metrics_reason, of what is evicted for it */
+		uint32_t holds; /* jobs that write this block wait; NONE */
+	} move;
+	struct plan *running;			    /* plans with a job running */
+	uint64_t epoch;				    /* grows while a slab leaves: */
+	uint32_t readers[2];			    /* jobs that began in an even or odd epoch */
 	struct account *accounts;		    /* account.h's: none without a grant */
 	struct account *commons;		    /* of these, everybody's without one */
 	uint32_t min_slabs, max_slabs;		    /* that it keeps, that it may have */
 	uint64_t claimed;			    /* blocks: what accounts use, or are guaranteed if that is more */
 	uint64_t granted;			    /* blocks, sum of the grants */
-	uint64_t evicted, collapsed;		    /* blocks, since the start */
+	uint64_t evicted, collapsed, moved;	    /* blocks, since the start */
 	struct held *twins;			    /* sequences with blocks that the tree has, too (collapse.c) */
 	struct layer_scales *scales;		    /* [layers] */
 	uint32_t engines;			    /* that opened it */
@@ -143,20 +170,37 @@ static inline uint8_t *cache_flags(const struct cache *c, uint32_t id)
 {
 	return cache_ext(c, id)->flags + (size_t)(id % c->blocks_per_slab) * c->flag_bytes;
 }
-/** The node that stores a block of a spread cache; else 0. */
-static inline uint32_t cache_block_node(const struct cache *c, uint32_t id)
+/** Where a block stands: the node that stores it (of a spread cache; else 0) and the offset of its piece there. */
+struct where {
+	uint32_t node;
+	uint64_t offset; /* on each node that stores of it */
+};
+static inline struct where cache_where(const struct cache *c, uint32_t id)
 {
-	uint64_t place = atomic_load_explicit(&cache_block(c, id)->place, memory_order_relaxed);
+	/* Any thread: pairs with slabs_put's store (B9). */
+	uint64_t w = atomic_load_explicit(&c->where[id / c->blocks_per_slab][id % c->blocks_per_slab],
+					  memory_order_acquire);
 
-	return c->spread ? (uint32_t)place / c->blocks_per_node : 0;
+	return (struct where){(uint32_t)(w >> 56), w & (UINT64_MAX >> 8)};
 }
-/** Offset of a block's piece on each node that stores of it. */
 static inline uint64_t cache_offset(const struct cache *c, uint32_t id)
 {
-	uint64_t place = atomic_load_explicit(&cache_block(c, id)->place, memory_order_relaxed);
-	uint32_t at = (uint32_t)place;
+	return cache_where(c, id).offset;
+}
+static inline uint32_t cache_block_node(const struct cache *c, uint32_t id)
+{
+	return cache_where(c, id).node;
+}
+static inline struct where cache_where_is(const struct cache *c, uint64_t place)
+{
+	uint32_t at = (uint32_t)place, node = c->spread ? at / c->blocks_per_node : 0;
 
-	return (place >> 32) * c->pool->slab_bytes + (c->spread ? at % c->blocks_per_node : at) * c->block_bytes;
+	return (struct where){node, (place >> 32) * c->pool->slab_bytes +
+					    (at - node * c->blocks_per_node) * c->block_bytes};
+}
+static inline uint64_t cache_place(const struct cache *c, uint32_t id)
+{
+	return atomic_load_explicit(&cache_block(c, id)->place, memory_order_relaxed);
 }
 /** Does this node store something of a block that stands on `at` (cache_block_node)? */
 static inline bool cache_stores(const struct cache *c, uint32_t at, uint32_t node)
@@ -171,6 +215,17 @@ static inline bool cache_spreads(uint32_t num_kv_heads, uint32_t num_nodes)
 static inline uint32_t cache_count(const struct cache *c, uint32_t id)
 {
 	return atomic_load_explicit(&cache_block(c, id)->count, memory_order_relaxed);
+}
+/* What is kept of a block that is in no list and has no children. */
+static inline struct block_aux cache_unlinked(enum block_state state)
+{
+	return (struct block_aux){.state = (uint8_t)state,
+				  .chain = ATTND_BLOCK_NONE,
+				  .prev = ATTND_BLOCK_NONE,
+				  .next = ATTND_BLOCK_NONE,
+				  .first_kid = ATTND_BLOCK_NONE,
+				  .kid_prev = ATTND_BLOCK_NONE,
+				  .kid_next = ATTND_BLOCK_NONE};
 }
 static inline uint32_t aux_hold(const struct block_aux *a)
 {
@@ -190,19 +245,18 @@ int cache_create(struct pool *p, struct ns_table *ns, struct attnd_counters *cou
 /** Evicts everything and returns its slabs; no engine has it open. */
 void cache_destroy(struct cache *c);
 
-/**
- * Make room for `need` blocks more to be referenced, of which `growth` are new to account `a` (blocks
- * that others hold already among them): with what is guaranteed to others left alone. False: there is none.
- */
-bool cache_make_room(struct cache *c, const struct account *a, uint64_t need, uint64_t growth);
-
-/** Slabs that it could take without anything being evicted. */
-uint64_t cache_free_slabs(const struct cache *c);
 /** Static scales of a layer, which had none or the same. */
 void cache_set_scale(struct cache *c, uint32_t layer, float k, float v);
 
-/** Move a published block, whose bytes stand at `place` already; one release store (B8). */
+/** Move a published block, whose bytes stand at `place` already; one release store (B8). For slabs.c. */
 void cache_set_place(struct cache *c, uint32_t id, uint64_t place);
+
+/** A block that is in no list any more, and nobody's, is free; or with its place as it is. For slabs.c. */
+void cache_put_free(struct cache *c, uint32_t id);
+void cache_list_free(struct cache *c, uint32_t id);
+
+/** A block from the free list of this node, else of the next that has any; NONE. For slabs.c. */
+uint32_t cache_take_free(struct cache *c, uint32_t node);
 
 /** Evict an idle block and all below it. Returns how many blocks that were. */
 uint32_t cache_drop(struct cache *c, uint32_t id);
@@ -226,12 +280,6 @@ int cache_formats(const struct pool *p, const struct attnd_wire_cache *id, uint6
 		  struct cache_node nodes[POOL_MAX_NODES], struct attnd_kv_format *ret_all, uint64_t *ret_block_bytes,
 		  struct attnd_ops *ret_ops);
 
-/** Tokens that the pool could hold of this cache alone. */
-uint64_t cache_capacity(const struct cache *c);
-
-/** Grant an account so many blocks, backed by slabs of the cache's own. 0 or -ENOMEM. */
-int cache_grant(struct cache *c, struct account *a, uint64_t blocks);
-
 /**
  * A private block of a namespace with one reference, for a block index: free, else a new slab, else by
  * eviction. ATTND_BLOCK_NONE: none.
@@ -254,7 +302,7 @@ void cache_publish(struct cache *c, struct account *a, uint32_t id, uint32_t ns,
 void cache_filled(struct cache *c, uint32_t id);
 
 /**
- * A published block and a private copy of it in the same slab, which holds the same and more, trade
+ * A published block and a private copy of it, which holds the same and more, trade
  * places, flags and tokens: the published one then holds what the copy held. Nobody but the caller
  * uses either.
  */
@@ -267,13 +315,10 @@ void cache_level(struct cache *c);
 /** The leaf that goes after this one, or (NONE) the first. NONE: there is none. */
 uint32_t cache_goes_after(const struct cache *c, uint32_t id);
 
-/** The pool's shares have changed: take over what is this cache's. */
-void cache_set_share(struct cache *c);
-/** Give one slab back that it has beyond its maximum, if nobody holds a block of it. False: nothing to do. */
-bool cache_shrink(struct cache *c);
-
 /** Evict one leaf. False if there is none. */
 bool cache_evict(struct cache *c);
+/** The same, of the next of its priority one that lies on this node if there is any. */
+bool cache_evict_on(struct cache *c, uint32_t node);
 
 /** Full scan: the counters and links against what they are derived from. Tests; 0 or a text. */
 const char *cache_check(const struct cache *c);

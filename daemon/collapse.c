@@ -58,12 +58,14 @@ static bool in_use(const struct held *h)
 
 static bool same_layer(const struct cache *c, const struct table_entry *e, uint32_t other, uint32_t layer)
 {
+	struct where w = cache_where(c, e->id);
+
 	for (uint32_t i = 0; i < c->pool->num_nodes; i++) {
 		uint32_t there = c->spread ? cache_block_node(c, other) : i;
 		size_t bytes = c->nodes[i].fmt.layer_bytes;
 
-		if (cache_stores(c, e->node, i) &&
-		    memcmp((const char *)c->pool->nodes[i].base + e->offset + layer * bytes,
+		if (cache_stores(c, w.node, i) &&
+		    memcmp((const char *)c->pool->nodes[i].base + w.offset + layer * bytes,
 			   (const char *)c->pool->nodes[there].base + cache_offset(c, other) + layer * bytes, bytes))
 			return false;
 	}

@@ -11,6 +11,7 @@
 #include "ns.h"
 #include "plan.h"
 #include "scrub.h"
+#include "slabs.h"
 
 /* ---- Engines ---- */
 
@@ -151,6 +152,7 @@ struct answer engine_grant(struct engine *e, uint32_t i, uint64_t tokens, uint32
 	struct engine_cache *ec = &e->caches[i];
 	struct cache *c;
 	uint64_t blocks;
+	int r;
 
 	if (i >= e->num_caches)
 		return ANSWER_BAD(ENOENT, CACHE, e->num_caches);
@@ -164,9 +166,10 @@ struct answer engine_grant(struct engine *e, uint32_t i, uint64_t tokens, uint32
 		return ANSWER_BAD(ENOMEM, GRANT_TOKENS, cache_capacity(c));
 	if (!ec->account && account_create(c, &ec->account))
 		return ANSWER_BAD(ENOMEM, META, 0);
-	if (cache_grant(c, ec->account, blocks))
-		return ANSWER_BAD(ENOMEM, GRANT_TOKENS, 0);
-	return ANSWER_VALUE(blocks);
+	r = cache_grant(c, ec->account, blocks);
+	if (r == -EAGAIN)
+		return ANSWER_LATER;
+	return r ? ANSWER_BAD(ENOMEM, GRANT_TOKENS, 0) : ANSWER_VALUE(blocks);
 }
 
 struct answer engine_namespace(struct engine *e, struct ns_table *ns, const void *fields, size_t bytes)
@@ -501,7 +504,7 @@ static bool verify_next(struct opening *o)
 	return wanted;
 }
 
-/* Match tokens from o->done on, in all caches. 0 or -ENOMEM. */
+/* Match tokens from o->done on, in all caches. 0, -ENOMEM, or -EAGAIN with nothing changed. */
 static int match_on(struct opening *o, const uint64_t *tokens, uint64_t n)
 {
 	struct seq *s = o->seq;
@@ -511,9 +514,12 @@ static int match_on(struct opening *o, const uint64_t *tokens, uint64_t n)
 
 	for (uint32_t i = 0; i < o->caches; i++) {
 		struct held *h = &s->in[i].held;
+		int r = held_match(h, e->caches[i].cache, s->ns, tokens, hit - o->done, ids);
 
-		if (held_match(h, e->caches[i].cache, s->ns, tokens, hit - o->done, ids))
-			return -ENOMEM;
+		if (r == -EAGAIN)
+			hold_only(s, o->caches, o->done);
+		if (r)
+			return r;
 		hit = h->length < hit ? h->length : hit;
 	}
 	o->done = hit;
@@ -564,7 +570,11 @@ struct answer seq_open_step(struct opening *o, const uint64_t *tokens, uint32_t 
 		return ANSWER_BAD(EINVAL, TOKENS, o->done);
 	}
 	if (o->matches && o->limit > o->at && known < most) {
-		if (match_on(o, tokens + known, most - known)) {
+		int r = match_on(o, tokens + known, most - known);
+
+		if (r == -EAGAIN)
+			return ANSWER_LATER;
+		if (r) {
 			seq_open_abort(o);
 			return ANSWER_BAD(ENOMEM, TOKENS, 0);
 		}
@@ -583,8 +593,11 @@ struct answer seq_open(struct engine_table *t, struct engine *e, uint64_t key, u
 	struct opening o = {0};
 	struct answer a = seq_open_begin(t, e, key, ns_handle, n, max_match, &o);
 
-	while (o.seq)
+	while (o.seq) {
 		a = seq_open_step(&o, tokens + o.at, opening_slice(&o));
+		if (a.res == -EINPROGRESS)
+			(void)slabs_step(e->caches[0].cache->pool);
+	}
 	return a;
 }
 
@@ -618,13 +631,19 @@ struct answer seq_wait_look(struct opening *o, const uint64_t *tokens, uint32_t 
 	struct seq *s = o->seq;
 	uint64_t before = o->done;
 	const struct twin *other;
+	int r;
 
 	if (s->closed) {
 		seq_open_abort(o);
 		return ANSWER_BAD(ECANCELED, SEQUENCE, 0);
 	}
 	s->twin.stirred = false;
-	if (match_on(o, tokens, n)) {
+	r = match_on(o, tokens, n);
+	if (r == -EAGAIN) {
+		s->twin.stirred = true;
+		return ANSWER_LATER;
+	}
+	if (r) {
 		hold_only(s, o->caches, o->done);
 		return seq_wait_end(o, ATTND_WIRE_WAITED_GONE);
 	}

@@ -109,6 +109,7 @@ uint32_t engine_close_some(struct engine *e, uint32_t n);
 
 struct answer engine_cache_open(struct engine *e, struct pool *p, struct ns_table *ns,
 				const struct attnd_wire_cache *id, bool create, uint64_t features);
+/** ANSWER_LATER: slabs for it are on their way (slabs.h). */
 struct answer engine_grant(struct engine *e, uint32_t cache, uint64_t tokens, uint32_t sequences);
 struct answer engine_namespace(struct engine *e, struct ns_table *ns, const void *fields, size_t bytes);
 

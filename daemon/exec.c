@@ -21,8 +21,9 @@ enum {
 static char *layer_slice(const struct job *j, uint32_t node, const struct table_entry *e, uint32_t layer)
 {
 	const struct cache *c = j->plan->cache;
+	struct where w = cache_where(c, e->id);
 
-	return j->bases[c->spread ? e->node : node] + e->offset + layer * c->nodes[node].fmt.layer_bytes;
+	return j->bases[c->spread ? w.node : node] + w.offset + layer * c->nodes[node].fmt.layer_bytes;
 }
 
 static uint8_t *layer_flags(const struct job *j, uint32_t node, const struct table_entry *e, uint32_t layer)
@@ -101,7 +102,7 @@ static void write_row(const struct job *j, const struct plan_row *r, uint32_t no
 		uint32_t pos = r->start + from, end = (pos / B + 1) * B - r->start;
 
 		end = end < to ? end : to;
-		if (cache_stores(c, plan_entry(j->plan, r, pos / B)->node, node))
+		if (cache_stores(c, cache_block_node(c, plan_entry(j->plan, r, pos / B)->id), node))
 			write_block(j, r, node, pos / B, from, end);
 		from = end;
 	}

@@ -2,6 +2,8 @@
 /* K and V as data (export.h). */
 #include "export.h"
 
+#include "slabs.h"
+
 enum { ITEM_TOKENS = 64, PART_ALIGN = 64 };
 
 static uint64_t part(uint64_t *at, uint64_t bytes)
@@ -43,11 +45,13 @@ int export_begin(struct export *x, struct seq *s, uint32_t cache_index, uint32_t
 		return r;
 	for (uint32_t i = 0; i < c->pool->num_nodes; i++)
 		x->bases[i] = c->pool->nodes[i].base;
+	x->epoch = slabs_read(c);
 	return 0;
 }
 
 void export_end(struct export *x)
 {
+	slabs_read_end(x->cache, x->epoch);
 	held_destroy(&x->held, x->cache);
 }
 
@@ -65,11 +69,12 @@ static void read_block(const struct export *x, uint32_t node, uint32_t position,
 	const struct attnd_wire_cache *id = &c->identity;
 	const struct cache_node *m = &c->nodes[node];
 	const struct table_entry *e = &x->held.table[position >> c->slots_shift];
+	struct where w = cache_where(c, e->id);
 	size_t esz = attnd_kdtype_bytes((enum attnd_kdtype)id->kv_dtype), k_row = id->head_dim * esz,
 	       v_row = id->head_dim_v * esz, token = position - x->start, head = token * id->num_kv_heads + m->head0;
 	const struct attnd_slots_args a = {
 		.fmt = &m->fmt,
-		.block = x->bases[node] + e->offset + x->layer * m->fmt.layer_bytes,
+		.block = x->bases[c->spread ? w.node : node] + w.offset + x->layer * m->fmt.layer_bytes,
 		.flags = e->flags + (size_t)x->layer * id->num_kv_heads + m->head0,
 		.k = x->k + head * k_row,
 		.v = x->v ? x->v + head * v_row : NULL,
@@ -85,7 +90,8 @@ static void read_block(const struct export *x, uint32_t node, uint32_t position,
 		.num_heads = m->heads,
 	};
 
-	if (cache_stores(c, e->node, node))
+	/* A block of a spread cache may come to another node meanwhile: the first node's items read all. */
+	if (!c->spread || !node)
 		c->ops.read(&a);
 }
 

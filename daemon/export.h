@@ -23,6 +23,7 @@ struct export
 	uint32_t layer;
 	uint32_t start, n;
 	uint32_t items; /* of each NUMA node */
+	uint32_t epoch; /* of slabs_read */
 	char *bases[POOL_MAX_NODES];
 	char *k, *v;		    /* v NULL: part of k */
 	float *k_scales, *v_scales; /* NULL: none */

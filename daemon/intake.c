@@ -337,6 +337,10 @@ static struct answer make_plan(struct lead_session *ls, const struct attnd_sqe *
 	if (live_plans(ls) >= ATTND_MAX_PLANS)
 		return ANSWER_BAD(ENOSPC, PLANS, ATTND_MAX_PLANS);
 	r = plan_make(ls, ls->engine, sqe->plan.cache, sqe->plan.tag, rows, sqe->plan.num_rows, &ls->plans, &p);
+	if (r == -EAGAIN) {
+		slabs_wait(&ls->room, ls->engine->caches[sqe->plan.cache].cache);
+		return ANSWER_LATER;
+	}
 	if (r)
 		return (struct answer){.res = r, .field = ATTND_FIELD_PLAN};
 	for (uint32_t i = 0; i < p->num_rows; i++) {
@@ -365,6 +369,7 @@ static void limit_rows(struct leader *l, struct lead_session *ls, const struct a
 
 static struct answer op_plan(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
 {
+	uint64_t since = ls->engine->tokens.since;
 	struct attnd_wire_row_status *status;
 	struct row_request *rows;
 	struct answer a;
@@ -373,6 +378,9 @@ static struct answer op_plan(struct leader *l, struct lead_session *ls, const st
 		return ANSWER_BAD(ENOENT, CACHE, ls->engine->num_caches);
 	if (!sqe->plan.num_rows || sqe->plan.num_rows > ATTND_MAX_ROWS)
 		return ANSWER_BAD(EINVAL, ROWS, ATTND_MAX_ROWS);
+	if (slabs_waits(&ls->room, ls->engine->caches[sqe->plan.cache].cache))
+		return ANSWER_LATER; /* nothing has changed for it */
+	ls->room.cache = NULL;
 	status = arena_at(ls, sqe->plan.status, sqe->plan.num_rows * sizeof(*status), sizeof(uint32_t));
 	if (!status)
 		return ANSWER_BAD(EFAULT, OFFSET, sqe->plan.status);
@@ -383,6 +391,8 @@ static struct answer op_plan(struct leader *l, struct lead_session *ls, const st
 	if (!a.res) {
 		limit_rows(l, ls, sqe, rows);
 		a = make_plan(ls, sqe, rows, status);
+		if (a.res == -EINPROGRESS)
+			ls->engine->tokens.since = since; /* they are counted when it comes again */
 	}
 	free(rows);
 	return a;
@@ -659,6 +669,7 @@ uint32_t intake_run(struct leader *l, struct lead_session *ls)
 			a = dispatch(l, ls, &ls->job_request.sqe, &started);
 		if (a.res == -EINPROGRESS)
 			return done + (ls->opening.seq != NULL);
+		ls->room.cache = NULL;
 		seq_open_abort(&ls->opening); /* one under way that failed before its next slice */
 		ls->queue_head = (ls->queue_head + 1) & (ls->cq_entries - 1);
 		ls->queue_num--;

@@ -15,7 +15,7 @@
 	X(extent_allocated) /* memory for descriptors, not listed */                   \
 	X(extent_listed)    /* without a slab */                                       \
 	X(slab_taken)	    /* flags and places are not set */                         \
-	X(slab_flagged)                                                                \
+	X(slab_flagged)	    /* of one block, which has no place yet */                 \
 	X(slab_placed)                                                                 \
 	X(ns_written) /* digest is there, the entry not yet used */                    \
 	X(ns_used)                                                                     \
@@ -30,6 +30,8 @@
 	X(grow_counted)                                                                \
 	X(place_set) /* of a published block, to that of its copy */                   \
 	X(hashed)                                                                      \
+	X(block_copied) /* into a place of another slab; all still name the old one */ \
+	X(block_moved)                                                                 \
 	X(recycle_uncounted) /* count = 0 */                                           \
 	X(recycle_unlinked)                                                            \
 	X(recycle_generation)                                                          \

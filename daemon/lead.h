@@ -14,6 +14,7 @@
 #include "ns.h"
 #include "realm.h"
 #include "session.h"
+#include "slabs.h"
 #include "watch.h"
 
 /* A request that was taken and has not been answered. */
@@ -37,6 +38,7 @@ struct lead_session {
 	bool running; /* `job` is with the team, for `job_request` */
 	struct request job_request;
 	struct job job;
+	struct room_wait room;	/* of the PLAN at the queue's head */
 	struct opening opening; /* the SEQ_OPEN at the queue's head, if it is under way */
 	struct waiting *waits;	/* wait.c's */
 	uint64_t waits_until;	/* ns: none of them is over earlier by itself */

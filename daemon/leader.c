@@ -341,6 +341,7 @@ static bool round_once(struct leader *l)
 	bool did = look_around(l);
 
 	did |= manage_slice(l);
+	did |= slabs_step(&l->pool);
 	return team_help(&l->team) || did || idle_slice(l);
 }
 

@@ -287,7 +287,8 @@ static uint32_t next_root(struct chore *o)
 
 	for (int i = 0; i < ROOT_SLICE && o->root < all; i++) {
 		id = o->root++;
-		if (cache_aux(c, id)->state == BLOCK_PUBLIC && cache_block(c, id)->parent == ATTND_BLOCK_NONE)
+		if (cache_ext(c, id)->aux && cache_aux(c, id)->state == BLOCK_PUBLIC &&
+		    cache_block(c, id)->parent == ATTND_BLOCK_NONE)
 			return id;
 	}
 	o->left = o->root < all ? o->left : 0;
@@ -314,7 +315,8 @@ static bool tree_slice(const struct leader *l, struct chore *o)
 	const struct cache *c = o->cache;
 
 	if (o->at != ATTND_BLOCK_NONE &&
-	    (cache_block(c, o->at)->generation != o->generation || cache_aux(c, o->at)->state != BLOCK_PUBLIC))
+	    (!cache_ext(c, o->at)->aux || cache_block(c, o->at)->generation != o->generation ||
+	     cache_aux(c, o->at)->state != BLOCK_PUBLIC))
 		o->at = ATTND_BLOCK_NONE;
 	for (int i = 0; i < TREE_SLICE && o->left; i++) {
 		o->at = next_block(o);
@@ -347,12 +349,14 @@ static bool match_slice(struct chore *o)
 	const json_t *tokens = json_object_get(o->args, "tokens");
 	uint32_t stand = o->stand, n = o->left < PIN_SLICE ? (uint32_t)o->left : PIN_SLICE;
 	uint64_t list[PIN_SLICE], k;
+	int r;
 
 	for (uint32_t i = 0; i < n; i++)
 		list[i] = (uint64_t)json_integer_value(json_array_get(tokens, o->done + i));
 	k = tree_match(o->cache, o->ns, &stand, o->done, list, n, NULL);
-	if (!cache_make_room(o->cache, NULL, path_idle(o->cache, stand), account_path(o->cache, NULL, stand)))
-		return true; /* the rest would take from what is granted */
+	r = cache_make_room(o->cache, NULL, path_idle(o->cache, stand), account_path(o->cache, NULL, stand));
+	if (r)
+		return r != -EAGAIN; /* the rest would take from what is granted */
 	if (stand != ATTND_BLOCK_NONE)
 		cache_ref(o->cache, NULL, stand);
 	if (o->stand != ATTND_BLOCK_NONE)

@@ -8,6 +8,7 @@
 
 #include "killpoint.h"
 #include "ns.h"
+#include "slabs.h"
 #include "work.h"
 
 #define NONE ATTND_BLOCK_NONE
@@ -79,7 +80,7 @@ static void find_need(const struct plan *p, const struct plan_row *r, const uint
 }
 
 /* Blocks to be written, and those on the way to `stand` that the account does not hold yet. */
-static bool make_room(const struct plan *p, const struct need *n)
+static int make_room(const struct plan *p, const struct need *n)
 {
 	const struct account *a = n->view.account;
 
@@ -160,9 +161,37 @@ static void store_tokens(struct plan *p, struct plan_row *r, const uint64_t *tok
 		memcpy(cache_tokens(c, id) + slot, tokens + (at - r->start), k * sizeof(uint64_t));
 		a->owner = r->seq->serial;
 		a->fill = (uint16_t)(slot + k);
+		a->writes = true;
+		slabs_touch(c, id);
 		at += k;
 	}
 	KILL_POINT(tokens_stored);
+}
+
+/* Block indices that its jobs write to, until the plan commits: [first, end). */
+static uint32_t writes_from(const struct plan *p, const struct plan_row *r)
+{
+	return (r->start + r->cached) >> p->cache->slots_shift;
+}
+static uint32_t writes_to(const struct plan *p, const struct plan_row *r)
+{
+	return !r->seq || p->committed || r->cached == r->n ? 0
+							    : ((r->start + r->n - 1) >> p->cache->slots_shift) + 1;
+}
+
+static void stop_writing(const struct plan *p, const struct plan_row *r)
+{
+	for (uint32_t i = writes_from(p, r); i < writes_to(p, r); i++)
+		cache_aux(p->cache, plan_entry(p, r, i)->id)->writes = false;
+}
+
+bool plan_writes(const struct plan *p, uint32_t id)
+{
+	for (uint32_t k = 0; k < p->num_rows; k++)
+		for (uint32_t i = writes_from(p, &p->rows[k]); i < writes_to(p, &p->rows[k]); i++)
+			if (plan_entry(p, &p->rows[k], i)->id == id)
+				return true;
+	return false;
 }
 
 /* Beyond its quota a namespace or an engine borrows what is free: nothing is evicted for it. */
@@ -186,6 +215,7 @@ static int plan_one(struct plan *p, struct plan_row *r, const struct row_request
 {
 	struct held *h = held_of(p, r->seq);
 	struct need n = {.ids = ids};
+	int e;
 
 	if (q->wire.start > h->length)
 		return -ERANGE;
@@ -196,16 +226,16 @@ static int plan_one(struct plan *p, struct plan_row *r, const struct row_request
 	find_need(p, r, q->tokens, &n);
 	if (beyond_quota(p, r, &n))
 		return -EDQUOT;
-	if (!make_room(p, &n)) {
-		if (!r->back)
-			return -ENOMEM;
+	e = make_room(p, &n);
+	if (e == -ENOMEM && r->back) {
 		/* There is no room to keep what is rolled back until the commit. */
 		r->back = false;
 		held_trim(h, p->cache, q->wire.start);
 		find_need(p, r, q->tokens, &n);
-		if (!make_room(p, &n))
-			return -ENOMEM;
+		e = make_room(p, &n);
 	}
+	if (e)
+		return e;
 	if (held_reserve(h, (r->start + r->n) / p->cache->block_size + 1) || take_blocks(p, r, &n))
 		return -ENOMEM;
 	store_tokens(p, r, q->tokens);
@@ -290,6 +320,7 @@ int plan_make(const void *session, struct engine *e, uint32_t ci, uint32_t tag, 
 	struct cache *c = e->caches[ci].cache;
 	size_t ext = 0, mask = 0;
 	uint32_t longest = 0, *ids;
+	bool waits = false;
 	struct plan *p;
 	int r = end_earlier(e, ci, rows, num_rows);
 
@@ -312,7 +343,10 @@ int plan_make(const void *session, struct engine *e, uint32_t ci, uint32_t tag, 
 	p->cache_index = ci;
 	p->tag = tag;
 	p->num_rows = num_rows;
-	for (uint32_t i = 0; i < num_rows; i++) {
+	p->list = list;
+	p->next = *list;
+	*list = p;
+	for (uint32_t i = 0; i < num_rows && !waits; i++) {
 		struct plan_row *row = &p->rows[i];
 
 		row_init(p, row, &rows[i], &ext, &mask);
@@ -320,6 +354,7 @@ int plan_make(const void *session, struct engine *e, uint32_t ci, uint32_t tag, 
 			      : !row->seq	      ? -ENOENT
 			      : row->seq->in[ci].plan ? -EINVAL
 						      : plan_one(p, row, &rows[i], ids);
+		waits = row->status == -EAGAIN;
 		if (row->status) {
 			row->seq = NULL;
 			row->cached = 0;
@@ -329,9 +364,10 @@ int plan_make(const void *session, struct engine *e, uint32_t ci, uint32_t tag, 
 		row->seq->plans++;
 	}
 	free(ids);
-	p->list = list;
-	p->next = *list;
-	*list = p;
+	if (waits) {
+		plan_end(p);
+		return -EAGAIN;
+	}
 	*ret = p;
 	return 0;
 }
@@ -345,8 +381,7 @@ struct plan *plan_find(struct plan *list, uint32_t tag)
 
 /*
  * The copy of a published tail of our own that a rolled-back row wrote into, while nobody else holds
- * it: the two trade places, so that the tail goes on with the new tokens instead of beside them. Only
- * within a slab: who gives a slab away counts on it that its descriptors' blocks are all in it.
+ * it: the two trade places, so that the tail goes on with the new tokens instead of beside them.
  */
 static void rejoin_tail(struct plan *p, struct plan_row *r)
 {
@@ -358,8 +393,6 @@ static void rejoin_tail(struct plan *p, struct plan_row *r)
 	if (!r->back || !r->copies || h->stand != tail || a->state != BLOCK_PUBLIC || a->refs != 1 || a->held_kids ||
 	    a->owner || a->frozen || cache_count(c, tail) > r->copy_slots ||
 	    h->stand_pos != (uint64_t)cache_block(c, tail)->position + cache_count(c, tail))
-		return;
-	if (tail / c->blocks_per_slab != copy / c->blocks_per_slab)
 		return;
 	cache_trade_places(c, tail, copy);
 	a->owner = h->serial;
@@ -427,6 +460,8 @@ static void rows_advanced(struct plan *p)
 
 void plan_commit(struct plan *p)
 {
+	for (uint32_t i = 0; i < p->num_rows; i++)
+		stop_writing(p, &p->rows[i]);
 	p->committed = true;
 	for (uint32_t i = 0; i < p->num_rows; i++)
 		if (p->rows[i].seq)
@@ -459,6 +494,7 @@ void plan_end(struct plan *p)
 		if (!s)
 			continue;
 		if (!p->committed) {
+			stop_writing(p, r);
 			leave_tail(p, r);
 			drop_row(p, r);
 			held_unfill(held_of(p, s), p->cache);
@@ -480,6 +516,30 @@ void plan_let_go(struct plan *p, const void *by)
 		p->orphan = true;
 	else
 		plan_end(p);
+}
+
+void plan_run(struct plan *p)
+{
+	struct cache *c = p->cache;
+
+	if (p->running++)
+		return;
+	p->epoch = slabs_read(c);
+	p->run_prev = NULL;
+	p->run_next = c->running;
+	if (c->running)
+		c->running->run_prev = p;
+	c->running = p;
+}
+
+void plan_ran(struct plan *p)
+{
+	if (--p->running)
+		return;
+	slabs_read_end(p->cache, p->epoch);
+	*(p->run_prev ? &p->run_prev->run_next : &p->cache->running) = p->run_next;
+	if (p->run_next)
+		p->run_next->run_prev = p->run_prev;
 }
 
 int plan_missing_layer(const struct plan *p)

@@ -52,10 +52,12 @@ struct plan {
 	uint64_t *masks;
 	uint64_t written[ATTND_MAX_LAYERS / 64];
 	bool committed;
-	bool orphan;		/* let go of while a job ran: ends when it is done */
-	uint32_t running;	/* jobs */
-	struct work_list *work; /* work.c's */
-	struct plan **list;	/* of the session */
+	bool orphan;			  /* let go of while a job ran: ends when it is done */
+	uint32_t running;		  /* jobs */
+	uint32_t epoch;			  /* of slabs_read, while one runs */
+	struct plan *run_prev, *run_next; /* of the cache, while one runs */
+	struct work_list *work;		  /* work.c's */
+	struct plan **list;		  /* of the session */
 	struct plan *next;
 };
 
@@ -75,8 +77,8 @@ struct row_request {
 
 /**
  * Make a plan of rows whose numbers intake has checked. Each row gets all it needs or a status.
- * Fails as a whole only with -ENOMEM (memory of the daemon itself) or -EBUSY: a job is running
- * on one of the sequences, or its open is under way; try again.
+ * Fails as a whole only with -ENOMEM (memory of the daemon itself), -EBUSY: a job is running
+ * on one of the sequences, or its open is under way; try again; or -EAGAIN: a slab is on its way (slabs.h).
  */
 int plan_make(const void *session, struct engine *e, uint32_t cache_index, uint32_t tag,
 	      const struct row_request *rows, uint32_t num_rows, struct plan **list, struct plan **ret);
@@ -98,6 +100,13 @@ void plan_end(struct plan *p);
  * that is what it means: its tokens are in already, or its own session gives them up.
  */
 void plan_let_go(struct plan *p, const void *by);
+
+/** A job of it begins, or has ended. */
+void plan_run(struct plan *p);
+void plan_ran(struct plan *p);
+
+/** May jobs of it write to this block? */
+bool plan_writes(const struct plan *p, uint32_t id);
 
 /** The first layer that has not been written in it, or -1. */
 int plan_missing_layer(const struct plan *p);

@@ -22,6 +22,7 @@
 #define MIB	  (UINT64_C(1) << 20)
 #define HUGE_SLAB (2 * MIB)
 #define HEAP_STEP (4 * MIB)
+#define MOVE_NS	  50000
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* newer than some C libraries */
@@ -344,6 +345,7 @@ int pool_init(struct pool *p, const struct config *cfg, const struct topology *t
 	*p = (struct pool){.topology = t,
 			   .num_nodes = t->num_nodes,
 			   .meta_region = ATTND_REGION_NONE,
+			   .move_ns = MOVE_NS,
 			   .namespace_quota = UINT64_MAX,
 			   .engine_quota = UINT64_MAX};
 	for (int i = 0; i < POOL_MAX_NODES; i++)

@@ -51,6 +51,10 @@ struct pool {
 	struct attnd_extent *spare;	/* given back; by offset, neighbours joined */
 	uint32_t num_spare, cap_spare;
 	struct cache *caches[ATTND_MAX_POOL_CACHES];
+	struct cache *mover; /* slabs.c's: a slab of it leaves; NULL: none does */
+	bool wanted;	     /* requests wait for slabs */
+	uint64_t move_ns;    /* of a slice of that */
+	uint64_t moves;	     /* that came to an end, or were found to be of no use */
 	struct watch *watch; /* NULL: none */
 	struct cache_share shares[POOL_MAX_SHARES];
 	uint32_t num_shares;

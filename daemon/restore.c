@@ -203,17 +203,17 @@ static struct attnd_block *block_at(const struct check *k, uint32_t id)
 	return (struct attnd_block *)(void *)(k->base + k->r->ext[id / k->n].mem.offset) + id % k->n;
 }
 
+static uint32_t count_of(const struct attnd_block *b)
+{
+	return atomic_load_explicit(&b->count, memory_order_acquire);
+}
+
 static uint64_t *tokens_at(const struct check *k, uint32_t id)
 {
 	const struct restored_extent *e = &k->r->ext[id / k->n];
 
 	return (uint64_t *)(void *)(k->base + e->mem.offset + k->n * sizeof(struct attnd_block)) +
 	       (size_t)(id % k->n) * k->block_size;
-}
-
-static uint32_t count_of(const struct attnd_block *b)
-{
-	return atomic_load_explicit(&b->count, memory_order_acquire);
 }
 
 static void index_key(void *ctx, uint32_t id, struct attnd_index_key *ret)
@@ -229,12 +229,34 @@ static uint32_t *index_next(void *ctx, uint32_t id)
 	return &((struct check *)ctx)->chain[id];
 }
 
+/* An extent without a slab and without a published block was about to go: its memory is spare. */
+static bool of_use(const struct check *k, uint32_t i)
+{
+	bool any = k->r->ext[i].slab != UINT32_MAX;
+
+	for (uint32_t b = 0; b < k->n && !any; b++)
+		any = count_of(block_at(k, i * k->n + b)) != 0;
+	return any;
+}
+
+static int use_extents(struct check *k, struct attnd_extent *list)
+{
+	for (uint32_t i = 0; i < k->r->num_ext; i++) {
+		if (!k->r->ext[i].mem.bytes)
+			continue;
+		if (!of_use(k, i))
+			list[i] = k->r->ext[i].mem = (struct attnd_extent){0};
+		else if (!add_used(k, &list[i]))
+			return -ENOMEM;
+	}
+	return 0;
+}
+
 /* Which slabs are this cache's, with which extents; slabs that are no cache's in the end are set free. */
 static int find_extents(struct check *k, uint32_t listed)
 {
-	const struct attnd_extent *list =
-		(const struct attnd_extent *)(const void *)(k->base + k->m->extents_offset) +
-		(size_t)k->r->id * k->m->num_slabs;
+	struct attnd_extent *list =
+		(struct attnd_extent *)(void *)(k->base + k->m->extents_offset) + (size_t)k->r->id * k->m->num_slabs;
 	struct attnd_meta_slab *slabs = (struct attnd_meta_slab *)(void *)(k->base + k->m->slabs_offset);
 	uint64_t bytes = meta_extent_bytes(&k->entry->identity, k->n);
 
@@ -242,25 +264,29 @@ static int find_extents(struct check *k, uint32_t listed)
 	k->r->ext = malloc((listed ? listed : 1) * sizeof(*k->r->ext));
 	if (!k->r->ext)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < listed; i++)
+	for (uint32_t i = 0; i < listed; i++) {
 		k->r->ext[i] = (struct restored_extent){.slab = UINT32_MAX};
+		/* One that has lost its slab may have blocks in others. */
+		if (!extent_good(k, &list[i], bytes) || (i + UINT64_C(1)) * k->n >= NONE) {
+			list[i] = (struct attnd_extent){0};
+			continue;
+		}
+		k->r->ext[i].mem = list[i];
+		k->r->num_ext = i + 1;
+	}
 	for (uint32_t s = 0; s < k->m->num_slabs; s++) {
 		uint32_t e = slabs[s].extent;
 
 		if (slabs[s].cache != k->r->id + 1)
 			continue;
-		if (e >= listed || k->r->ext[e].slab != UINT32_MAX || !extent_good(k, &list[e], bytes) ||
-		    (e + UINT64_C(1)) * k->n >= NONE) {
+		if (e >= listed || k->r->ext[e].slab != UINT32_MAX || !k->r->ext[e].mem.bytes) {
 			slabs[s].cache = 0;
 			continue;
 		}
-		if (!add_used(k, &list[e]))
-			return -ENOMEM;
-		k->r->ext[e] = (struct restored_extent){.mem = list[e], .slab = s};
-		k->r->num_ext = k->r->num_ext > e ? k->r->num_ext : e + 1;
+		k->r->ext[e].slab = s;
 		k->slab_ext[s] = e + 1;
 	}
-	return 0;
+	return use_extents(k, list);
 }
 
 /* Where it claims to be, among the places of the cache's slabs; NONE: nowhere. */
@@ -291,7 +317,7 @@ static void find_candidates(struct check *k)
 	uint32_t all = k->r->num_ext * k->n, place;
 
 	for (uint32_t id = 0; id < all; id++) {
-		if (k->r->ext[id / k->n].slab == UINT32_MAX) {
+		if (!k->r->ext[id / k->n].mem.bytes) {
 			id += k->n - 1;
 			continue;
 		}
@@ -579,9 +605,13 @@ static void add_extent(struct attnd_extent *list, uint32_t *n, const struct attn
 static int find_spare(struct pool *p)
 {
 	uint64_t at = p->meta->heap_offset;
+	size_t room = ATTND_META_NS_PARTS + ATTND_MAX_POOL_CACHES + 1;
+	struct attnd_extent *list;
 	uint32_t n = 0;
-	struct attnd_extent *list =
-		malloc((p->num_slabs + ATTND_META_NS_PARTS + ATTND_MAX_POOL_CACHES + 1) * sizeof(*list));
+
+	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++)
+		room += p->caches[i] ? p->caches[i]->num_ext : 0;
+	list = malloc(room * sizeof(*list));
 
 	if (!list)
 		return -ENOMEM;

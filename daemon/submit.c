@@ -309,6 +309,8 @@ struct answer submit_job(struct leader *l, struct lead_session *ls, const struct
 		realm_count(ls->realm, failed_jobs, 1);
 		return a;
 	}
+	if (j->store && slabs_hold(j->plan->cache, j->plan))
+		return ANSWER_LATER;
 	if (exec_prepare(j, l->team.num_members))
 		return ANSWER_BAD(ENOMEM, PLAN, 0);
 	exec_write_first(j);
@@ -317,7 +319,7 @@ struct answer submit_job(struct leader *l, struct lead_session *ls, const struct
 			return ANSWER_LATER; /* the team is full */
 		*ret_started = true;
 	}
-	j->plan->running++;
+	plan_run(j->plan);
 	j->params->refs++;
 	if (*ret_started)
 		return ANSWER_OK;
@@ -419,7 +421,7 @@ struct answer submit_done(struct lead_session *ls)
 	}
 	watch_read(p->cache->pool->watch, ls, atomic_load_explicit(&j->bytes_read, memory_order_relaxed));
 	decode = p->max_row <= 1;
-	p->running--;
+	plan_ran(p);
 	params_free(j->params);
 	if (!a.res) {
 		if (j->store)

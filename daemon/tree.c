@@ -10,6 +10,7 @@
 #include "killpoint.h"
 #include "scrub.h"
 #include "seal.h"
+#include "slabs.h"
 
 #define NONE ATTND_BLOCK_NONE
 
@@ -267,20 +268,21 @@ uint64_t path_idle(const struct cache *c, uint32_t stand)
 }
 
 /*
- * Of the path root..stand, how many tokens may be held: blocks that nobody holds yet cost room, and
- * those that are new to the account count beside the grants of others.
+ * Of the path root..stand, how many of *n tokens may be held: blocks that nobody holds yet cost room, and
+ * those that are new to the account count beside the grants of others. -EAGAIN: room is being made.
  */
-static uint64_t holdable(struct cache *c, const struct account *a, uint32_t *stand, uint64_t n)
+static int holdable(struct cache *c, const struct account *a, uint32_t *stand, uint64_t *n)
 {
 	uint64_t idle = path_idle(c, *stand), growth = account_path(c, a, *stand);
+	int r = 0;
 
-	while (*stand != NONE && growth && !cache_make_room(c, a, idle, growth)) {
-		n = begins_at(c, *stand);
+	while (*stand != NONE && growth && (r = cache_make_room(c, a, idle, growth)) == -ENOMEM) {
+		*n = begins_at(c, *stand);
 		*stand = cache_block(c, *stand)->parent;
 		idle -= idle != 0;
 		growth--;
 	}
-	return n;
+	return r == -EAGAIN ? r : 0;
 }
 
 int held_match(struct held *h, struct cache *c, uint32_t ns, const uint64_t *tokens, uint64_t n, uint32_t *ids)
@@ -290,7 +292,9 @@ int held_match(struct held *h, struct cache *c, uint32_t ns, const uint64_t *tok
 
 	if (!k)
 		return 0;
-	end = c->granted ? holdable(c, h->account, &stand, h->length + k) : h->length + k;
+	end = h->length + k;
+	if (c->granted && holdable(c, h->account, &stand, &end))
+		return -EAGAIN;
 	if (end <= h->length)
 		return 0;
 	blocks = (uint32_t)((end + c->block_size - 1) >> c->slots_shift);
@@ -454,7 +458,7 @@ uint64_t held_publish(struct held *h, struct cache *c, uint32_t ns, uint64_t upt
 			continue;
 		k = tree_match(c, ns, &stand, h->stand_pos, tokens, end - h->stand_pos, NULL);
 		if (k && c->granted &&
-		    !cache_make_room(c, h->account, path_idle(c, stand), account_path(c, h->account, stand)))
+		    cache_make_room(c, h->account, path_idle(c, stand), account_path(c, h->account, stand)))
 			break; /* holding it would take from what is guaranteed to others */
 		if (k) {
 			held_stand(h, c, stand);

@@ -17,21 +17,15 @@
 #include "cache.h"
 
 struct table_entry {
-	uint64_t offset; /* of the block's piece on each node that stores of it */
 	uint8_t *flags;
 	uint32_t id;
-	uint8_t node; /* cache_block_node */
 	bool own;
 	bool twin; /* own, and the tree may have the same bits in another block */
 };
 
 static inline struct table_entry table_entry(const struct cache *c, uint32_t id, bool own)
 {
-	return (struct table_entry){.offset = cache_offset(c, id),
-				    .flags = cache_flags(c, id),
-				    .id = id,
-				    .node = (uint8_t)cache_block_node(c, id),
-				    .own = own};
+	return (struct table_entry){.flags = cache_flags(c, id), .id = id, .own = own};
 }
 
 /* A sequence in one cache. */
@@ -72,7 +66,7 @@ uint64_t tree_match(const struct cache *c, uint32_t ns, uint32_t *stand, uint64_
 /**
  * Go on matching an `h` that holds only what was matched: the next n tokens, as far as there is
  * room beside the grants of others. h->length tells how far it came. ids: scratch for n /
- * block_size + 2. 0 or -ENOMEM (the table's memory).
+ * block_size + 2. 0, -ENOMEM (the table's memory) or -EAGAIN: room is being made (slabs.h), ask again.
  */
 int held_match(struct held *h, struct cache *c, uint32_t ns, const uint64_t *tokens, uint64_t n, uint32_t *ids);
 

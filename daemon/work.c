@@ -400,7 +400,7 @@ static uint32_t stands_on(const struct cutter *c, uint32_t token, uint32_t pos)
 {
 	const struct plan_row *r = &c->p->rows[c->w->order[token].row];
 
-	return plan_entry(c->p, r, pos >> c->p->cache->slots_shift)->node;
+	return cache_block_node(c->p->cache, plan_entry(c->p, r, pos >> c->p->cache->slots_shift)->id);
 }
 
 /* Items of one run of chunks of a tile and heads: one for each group of tokens that begin it together. */

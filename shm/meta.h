@@ -7,7 +7,7 @@
  * Out:  what a new daemon, or an administrator's tool, reads.
  * Next: daemon/pool.c lays the region out, daemon/cache.c and daemon/tree.c change it.
  *
- * Only offsets and ids, never pointers. Rules B1 to B5 in shm/README.md.
+ * Only offsets and ids, never pointers. Rules B1 to B9 in shm/README.md.
  */
 #ifndef ATTND_SHM_META_H
 #define ATTND_SHM_META_H
@@ -17,7 +17,7 @@
 #include "../proto/wire.h"
 
 #define ATTND_META_MAGIC   UINT64_C(0x6174656d646e7461) /* "atndmeta" */
-#define ATTND_META_VERSION 2				/* another one cannot be read: start empty */
+#define ATTND_META_VERSION 3				/* another one cannot be read: start empty */
 #define ATTND_META_CLEAN   UINT64_C(0x6e61656c636e7461) /* "atnclean" */
 #define ATTND_BLOCK_NONE   UINT32_MAX
 

@@ -61,7 +61,8 @@ struct mrow {
 	uint32_t start, n, cached;
 	bool tainted;
 	uint64_t upto;
-	struct text after; /* the sequence with the row */
+	struct text after;		/* the sequence with the row */
+	uint64_t at[TEXT_MAX / 16 + 1]; /* where its blocks stood when the job began */
 };
 
 struct mplan {
@@ -364,6 +365,8 @@ static void set_prompt(struct mseq *s, const uint64_t *tokens, uint32_t n, uint6
 	s->limit = n < max ? n : (uint32_t)max;
 }
 
+static void op_job(struct model *m);
+
 static struct answer open_with_priority(struct model *m, uint32_t engine, uint64_t key, uint32_t ns,
 					const uint64_t *tokens, uint32_t n, uint64_t max)
 {
@@ -372,8 +375,11 @@ static struct answer open_with_priority(struct model *m, uint32_t engine, uint64
 
 	if (o.seq)
 		seq_set_priority(o.seq, chance(m, 50) ? 0 : pick(m, CACHE_PRIORITIES));
-	while (o.seq)
+	while (o.seq) {
 		a = seq_open_step(&o, tokens + o.at, opening_slice(&o));
+		if (a.res == ANSWER_LATER.res && !slabs_step(&m->world.pool))
+			op_job(m);
+	}
 	return a;
 }
 
@@ -624,8 +630,11 @@ static struct answer begin_wait(struct model *m, struct waiter *w, uint64_t max)
 
 	if (w->open.seq && !w->resumed)
 		seq_set_priority(w->open.seq, chance(m, 50) ? 0 : pick(m, CACHE_PRIORITIES));
-	while (w->open.seq && a.res != ANSWER_WAITS.res)
+	while (w->open.seq && a.res != ANSWER_WAITS.res) {
 		a = seq_open_step(&w->open, w->tokens + w->open.at, opening_slice(&w->open));
+		if (a.res == ANSWER_LATER.res && !slabs_step(&m->world.pool))
+			op_job(m);
+	}
 	SAY(m, "wait %d engine %u n %u again %d: %d %llu\n", number(m, s), s->engine, s->asked, w->resumed, a.res,
 	    (unsigned long long)(w->open.seq ? w->open.done : a.value));
 	return a;
@@ -712,6 +721,11 @@ static void look(struct model *m, struct waiter *w)
 	struct answer a = seq_wait_look(&w->open, w->tokens + before, seq_wait_slice(&w->open));
 	uint64_t hit = w->open.seq ? w->open.done : a.value;
 
+	if (a.res == ANSWER_LATER.res) { /* a slab is on its way: again */
+		CHECK(m, m->shape->grants && w->open.done == before);
+		m->counts->room_waits++;
+		return;
+	}
 	w->due = false;
 	if (!s->named) {
 		CHECK(m, a.res == -ECANCELED && !w->open.seq);
@@ -904,13 +918,13 @@ static void check_taken(struct model *m, const struct mplan *p, const struct mro
 }
 
 /* New blocks hold garbage until a job has written them. */
-static void poison(struct model *m, const struct mplan *p, const struct plan_row *r)
+static void poison(const struct mplan *p, const struct plan_row *r)
 {
 	const struct cache *c = p->plan->cache;
 
 	for (uint32_t k = 0; k < r->num_ext; k++)
 		for (uint32_t s = 0; r->ext[k].own && s < c->block_size; s++)
-			*oracle_slot(&m->oracle, c, r->ext[k].id, s) = 0;
+			*oracle_slot(c, r->ext[k].id, s) = 0;
 }
 
 static void begin_row(struct model *m, struct mplan *p, uint32_t i, const struct batch *b)
@@ -935,7 +949,7 @@ static void begin_row(struct model *m, struct mplan *p, uint32_t i, const struct
 		text_append(&r->after, q->tokens[k], salt);
 	r->seq->in[p->rank].plan = p;
 	r->seq->plans++;
-	poison(m, p, got);
+	poison(p, got);
 }
 
 /* A row may be refused only if there was no room for it. */
@@ -983,18 +997,35 @@ static void check_status(struct model *m, struct mplan *p, uint32_t i, const str
 		begin_row(m, p, i, b);
 }
 
+static void check_slabs(const struct model *m)
+{
+	for (int i = 0; i < ORACLE_CACHES && m->oracle.cache[i]; i++) {
+		const char *bad = slabs_check(m->oracle.cache[i]);
+
+		if (bad)
+			oracle_fail(&m->oracle, "slabs_check: %s", bad);
+	}
+}
+
 static void plan_batch(struct model *m, struct mplan *p, const struct batch *b, uint32_t engine, uint32_t rank)
 {
 	uint32_t session = pick(m, SESSIONS);
 	bool busy = batch_busy(b, rank);
+	struct plan *made;
 	int r;
 
 	*p = (struct mplan){.engine = engine, .rank = rank, .session = session, .num_rows = b->num};
 	for (uint32_t i = 0; i < b->num && !busy; i++)
 		if (b->seq[i] && b->seq[i]->in[rank].plan)
 			plan_over(m, b->seq[i]->in[rank].plan);
-	r = plan_make(session_of(m, engine, session), m->engine[engine], rank, (uint32_t)(p - m->plan), b->request,
-		      b->num, &m->lists[engine][session], &p->plan);
+	while ((r = plan_make(session_of(m, engine, session), m->engine[engine], rank, (uint32_t)(p - m->plan),
+			      b->request, b->num, &m->lists[engine][session], &made)) == -EAGAIN) {
+		m->counts->room_waits++;
+		if (!slabs_step(&m->world.pool) || chance(m, 20))
+			op_job(m);
+		check_slabs(m);
+	}
+	p->plan = r ? NULL : made;
 	SAY(m, "plan %d engine %u rank %u rows %u: %d\n", (int)(p - m->plan), engine, rank, b->num, r);
 	CHECK(m, r == (busy ? -EBUSY : 0));
 	m->counts->busy += busy;
@@ -1029,13 +1060,45 @@ static void write_row(struct model *m, const struct mplan *p, const struct mrow 
 	uint32_t B = c->block_size;
 
 	for (uint32_t s = 0; pr->copies && s < pr->copy_slots; s++)
-		*oracle_slot(&m->oracle, c, plan_entry(p->plan, pr, pr->copy_index)->id, s) =
-			*oracle_slot(&m->oracle, c, pr->source.id, s);
+		*oracle_slot(c, plan_entry(p->plan, pr, pr->copy_index)->id, s) = *oracle_slot(c, pr->source.id, s);
 	for (uint32_t pos = r->start + r->cached; pos < r->start + r->n; pos++) {
 		uint32_t id = plan_entry(p->plan, pr, pos / B)->id;
 
 		CHECK(m, pos % B >= cache_count(c, id));
-		*oracle_slot(&m->oracle, c, id, pos % B) = r->after.kv[pos];
+		*oracle_slot(c, id, pos % B) = r->after.kv[pos];
+	}
+}
+
+/* What was there before stays where a job found it, until the job is done; what it writes to does not move. */
+static void begin_job(struct mplan *p)
+{
+	const struct cache *c = p->plan->cache;
+
+	plan_run(p->plan);
+	p->running = 1;
+	for (uint32_t i = 0; i < p->num_rows; i++) {
+		struct mrow *r = &p->row[i];
+
+		for (uint32_t k = 0; r->seq && k * c->block_size < r->start + r->n; k++)
+			r->at[k] = cache_offset(c, plan_entry(p->plan, &p->plan->rows[i], k)->id);
+	}
+}
+
+static void check_old_places(struct model *m, const struct mplan *p)
+{
+	const struct cache *c = p->plan->cache;
+
+	for (uint32_t i = 0; i < p->num_rows; i++) {
+		const struct plan_row *pr = &p->plan->rows[i];
+		const struct mrow *r = &p->row[i];
+
+		for (uint32_t k = (r->start + r->cached) / c->block_size;
+		     r->seq && !p->committed && r->cached < r->n && k * c->block_size < r->start + r->n; k++)
+			CHECK(m, r->at[k] == cache_offset(c, plan_entry(p->plan, pr, k)->id));
+		for (uint32_t pos = 0; r->seq && pos < r->start + r->cached; pos++)
+			CHECK(m, (pr->copies && !p->stored && pos / c->block_size == pr->copy_index) ||
+					 *oracle_at(c, r->at[pos / c->block_size], pos % c->block_size) ==
+						 r->after.kv[pos]);
 	}
 }
 
@@ -1115,8 +1178,13 @@ static struct mplan *any_plan(struct model *m)
 /* The daemon's submit_done. */
 static void finish_job(struct model *m, struct mplan *p, bool last)
 {
+	if (!p->running)
+		begin_job(p);
+	else
+		check_old_places(m, p);
 	run_job(m, p);
-	p->running = p->plan->running = 0;
+	p->running = 0;
+	plan_ran(p->plan);
 	if (last && !p->committed)
 		commit(m, p);
 	CHECK(m, p->plan->orphan == p->orphan);
@@ -1131,10 +1199,10 @@ static void op_job(struct model *m)
 	struct mplan *p = any_plan(m);
 	bool last = chance(m, 60);
 
-	if (!p)
+	if (!p || (!p->running && !p->committed && slabs_hold(p->plan->cache, p->plan)))
 		return;
 	if (!p->running && chance(m, 40)) {
-		p->running = p->plan->running = 1;
+		begin_job(p);
 		return;
 	}
 	SAY(m, "job of plan %d, last %d\n", (int)(p - m->plan), last);
@@ -1171,6 +1239,45 @@ static void op_serve(struct model *m)
 		finish_job(m, p, true);
 }
 
+static void check_tables(struct model *m)
+{
+	for (uint32_t i = 0; i < SEQS; i++) {
+		const struct mseq *s = &m->seq[i];
+
+		for (uint32_t r = 0; s->there && r < RANKS; r++)
+			oracle_table(&m->oracle, cache_of(m, s->engine, r), held_of(s, r), &s->in[r].text);
+	}
+}
+
+/* A slab begins to leave: its cache has one too many. Where nothing may be evicted, only out of plenty. */
+static void op_move(struct model *m, uint32_t engine)
+{
+	struct cache *c = cache_of(m, engine, pick(m, RANKS));
+
+	if (!c->num_slabs || (m->shape->slabs >= 10 && c->free < 3 * (uint64_t)c->blocks_per_slab))
+		return;
+	c->max_slabs = c->num_slabs - 1;
+	if (cache_shrink(c))
+		m->counts->slabs++;
+	cache_set_share(c);
+	check_slabs(m);
+}
+
+static void step_slabs(struct model *m)
+{
+	uint64_t before = 0, after = 0;
+
+	for (int i = 0; i < ORACLE_CACHES && m->oracle.cache[i]; i++)
+		before += m->oracle.cache[i]->moved;
+	(void)slabs_step(&m->world.pool);
+	for (int i = 0; i < ORACLE_CACHES && m->oracle.cache[i]; i++)
+		after += m->oracle.cache[i]->moved;
+	if (after != before && chance(m, 10)) {
+		check_slabs(m);
+		check_tables(m);
+	}
+}
+
 static void op_end(struct model *m)
 {
 	struct mplan *p = any_plan(m);
@@ -1180,16 +1287,6 @@ static void op_end(struct model *m)
 	SAY(m, "end plan %d\n", (int)(p - m->plan));
 	plan_end(p->plan);
 	plan_over(m, p);
-}
-
-static void check_tables(struct model *m)
-{
-	for (uint32_t i = 0; i < SEQS; i++) {
-		const struct mseq *s = &m->seq[i];
-
-		for (uint32_t r = 0; s->there && r < RANKS; r++)
-			oracle_table(&m->oracle, cache_of(m, s->engine, r), held_of(s, r), &s->in[r].text);
-	}
 }
 
 /* ---- What the leader does when it is idle ---- */
@@ -1223,7 +1320,7 @@ static void op_pin(struct model *m, uint32_t engine)
 		return;
 	}
 	if (!t || !tree_match(c, m->engine[engine]->ns[0], &stand, 0, t->token, t->len, NULL) ||
-	    !cache_make_room(c, NULL, path_idle(c, stand), account_path(c, NULL, stand)))
+	    cache_make_room(c, NULL, path_idle(c, stand), account_path(c, NULL, stand)))
 		return;
 	cache_ref(c, NULL, stand);
 	*p = (struct oracle_pin){.cache = c, .stand = stand};
@@ -1301,11 +1398,16 @@ static void op_grant(struct model *m, uint32_t engine)
 {
 	uint32_t rank = pick(m, RANKS);
 	uint64_t tokens = pick(m, 2) * pick(m, (uint32_t)cache_capacity(cache_of(m, engine, rank)));
+	uint32_t sequences = pick(m, 4);
 	struct answer a;
 
 	if (!m->shape->grants)
 		return;
-	a = engine_grant(m->engine[engine], rank, tokens, pick(m, 4));
+	while ((a = engine_grant(m->engine[engine], rank, tokens, sequences)).res == -EINPROGRESS) {
+		m->counts->room_waits++;
+		if (!slabs_step(&m->world.pool))
+			op_job(m);
+	}
 	SAY(m, "grant engine %u rank %u of %llu: %d\n", engine, rank, (unsigned long long)tokens, a.res);
 	CHECK(m, a.res == 0 || a.res == -ENOMEM);
 }
@@ -1352,8 +1454,10 @@ static void one_op(struct model *m)
 		op_pin(m, engine);
 	else if (what < 993)
 		op_evict(m, engine);
-	else if (what < 996)
+	else if (what < 995)
 		op_collapse(m, engine);
+	else if (what < 997)
+		op_move(m, engine);
 	else
 		op_grant(m, engine);
 }
@@ -1390,6 +1494,7 @@ static void finish(struct model *m)
 	for (int i = 0; i < ORACLE_CACHES && m->oracle.cache[i]; i++) {
 		CHECK(m, referenced(m->oracle.cache[i]) == 0);
 		m->counts->evicted += m->oracle.cache[i]->evicted;
+		m->counts->moved += m->oracle.cache[i]->moved;
 	}
 	world_close(&m->world);
 	oracle_close(&m->oracle);
@@ -1414,6 +1519,10 @@ void model_run(const struct model_shape *shape, uint64_t seed, uint32_t steps, s
 		SAY(m, "step %llu\n", (unsigned long long)m->oracle.step);
 		one_op(m);
 		look_at_twins(m);
+		if (chance(m, 30))
+			step_slabs(m);
+		if (m->shape->trades && chance(m, 2))
+			op_move(m, pick(m, ENGINES));
 		if (world_step)
 			world_step(&m->world);
 		oracle_cheap(&m->oracle, &m->world);

@@ -18,13 +18,14 @@ struct model_shape {
 	uint32_t alphabet;
 	bool grants;
 	bool quotas;
-	bool twins; /* both engines have the same caches: each one's sequences can be twins of the other's */
+	bool twins;  /* both engines have the same caches: each one's sequences can be twins of the other's */
+	bool trades; /* slabs leave their caches all the time */
 };
 
 /** What a run saw, so that a test knows that it tested something. */
 struct model_counts {
 	uint64_t hits, taken, copies, evicted, refused, busy, orphans, blocked, published, collapsed, over_quota,
-		pins, waits, cancelled, waited[6]; /* by why: enum attnd_wire_waited */
+		pins, moved, slabs, room_waits, waits, cancelled, waited[6]; /* by why: enum attnd_wire_waited */
 };
 
 void model_run(const struct model_shape *shape, uint64_t seed, uint32_t steps, struct model_counts *counts);

@@ -37,8 +37,7 @@ struct oracle {
 	const char *name; /* of the run, for failures */
 	uint64_t seed, step;
 	const struct cache *cache[ORACLE_CACHES];
-	uint64_t *slot[ORACLE_CACHES]; /* [blocks][block_size] */
-	uint64_t *set;		       /* open addressing; 0: empty */
+	uint64_t *set; /* open addressing; 0: empty */
 	uint64_t set_used, set_size;
 };
 
@@ -65,8 +64,9 @@ bool oracle_has(const struct oracle *o, uint64_t prefix);
 /** Of tokens that continue `t` at position `at`, how many were ever published. */
 uint32_t oracle_match(const struct oracle *o, const struct text *t, uint32_t at, const uint64_t *tokens, uint32_t n);
 
-/** The shadow of a slot. */
-uint64_t *oracle_slot(const struct oracle *o, const struct cache *c, uint32_t id, uint32_t slot);
+/** A slot's K/V stand in the pool, where a token's bytes begin; `offset` is a block's. */
+uint64_t *oracle_at(const struct cache *c, uint64_t offset, uint32_t slot);
+uint64_t *oracle_slot(const struct cache *c, uint32_t id, uint32_t slot);
 
 /** One entry of a block table serves position `pos` with this token and these K/V. */
 void oracle_read(const struct oracle *o, const struct cache *c, const struct table_entry *e, uint32_t pos,

@@ -87,7 +87,7 @@ static int32_t plan_in(struct engine *en, uint32_t cache, uint64_t key, uint32_t
 	struct plan *p;
 	int32_t status;
 
-	assert_int_equal(plan_make(&plans, en, cache, 1, &r, 1, &plans, &p), 0);
+	assert_int_equal(world_plan(&w, &plans, en, cache, &r, 1, &plans, &p), 0);
 	status = p->rows[0].status;
 	if (ret)
 		*ret = p;
@@ -97,14 +97,20 @@ static int32_t plan_in(struct engine *en, uint32_t cache, uint64_t key, uint32_t
 }
 
 /* Extend and publish up to `upto`. */
-static void extend(uint64_t key, uint32_t start, const uint64_t *t, uint32_t n, uint64_t upto)
+static void extend_in(struct engine *en, uint32_t cache, uint64_t key, uint32_t start, const uint64_t *t, uint32_t n,
+		      uint64_t upto)
 {
 	struct plan *p;
 
-	assert_int_equal(plan_in(e, 0, key, start, t, n, upto, &p), 0);
+	assert_int_equal(plan_in(en, cache, key, start, t, n, upto, &p), 0);
 	plan_commit(p);
 	plan_end(p);
-	assert_null(cache_check(c));
+	assert_null(cache_check(en->caches[cache].cache));
+}
+
+static void extend(uint64_t key, uint32_t start, const uint64_t *t, uint32_t n, uint64_t upto)
+{
+	extend_in(e, 0, key, start, t, n, upto);
 }
 
 /* Publish n tokens and let go of them. */
@@ -403,7 +409,7 @@ static void test_busy(void **state)
 	(void)state;
 	open_seq(101, NULL, 0);
 	assert_int_equal(plan_in(e, 0, 101, 0, tokens(1, 3), 3, 0, &p), 0);
-	p->running = 1;
+	plan_run(p);
 	assert_true(plan_busy(e, 0, 101));
 	assert_int_equal(plan_make(&plans, e, 0, 2, &r, 1, &plans, &q), -EBUSY);
 	assert_null(q);
@@ -413,7 +419,7 @@ static void test_busy(void **state)
 	assert_true(p->orphan);
 	assert_null(seq_find(e, 101));
 	assert_int_equal(referenced(c), 1);
-	p->running = 0;
+	plan_ran(p);
 	plan_end(p);
 	assert_int_equal(referenced(c), 0);
 	assert_int_equal(e->num_seqs, 0);
@@ -473,6 +479,109 @@ static void test_slabs_move(void **state)
 	assert_null(cache_check(o));
 }
 
+/* The byte that stands for a slot's K/V, of a block wherever it stands. */
+static char *byte_of(const struct cache *o, uint32_t id, uint32_t slot)
+{
+	return (char *)o->pool->nodes[0].base + cache_offset(o, id) + slot * (o->block_bytes / o->block_size);
+}
+
+/* Until the copy of this block is under way. */
+static void copy_begins(struct cache *o, uint32_t id)
+{
+	while (o->move.id != id || !o->move.done)
+		assert_true(slabs_step(&w.pool));
+}
+
+/* The tail of sequence 202, in a slab that leaves; there is room for it in the cache's other one. */
+static uint32_t tail_in_leaving_slab(struct engine *f, struct cache *o)
+{
+	uint32_t tail;
+
+	open_in(f, 0, 201, NULL, 0);
+	extend_in(f, 1, 201, 0, tokens(1, 1024), 1024, 0);
+	open_in(f, 0, 202, NULL, 0);
+	extend_in(f, 1, 202, 0, tokens(3, 10), 10, 0);
+	assert_int_equal(o->num_slabs, 2);
+	assert_int_equal(seq_trim(f, 201, 512, NULL).res, 0);
+	tail = seq_find(f, 202)->in[1].held.table[0].id;
+	for (uint32_t i = 0; i < 10; i++)
+		*byte_of(o, tail, i) = (char)i;
+	o->max_slabs = 1;
+	assert_true(cache_shrink(o));
+	return tail;
+}
+
+/* Written to while it is being copied: what was copied before does not count. */
+static void test_move_written(void **state)
+{
+	struct engine *f = world_engine(&w);
+	struct cache *o;
+	struct plan *p;
+	uint32_t tail;
+
+	(void)state;
+	world_cache(&w, f, "model", B);
+	o = f->caches[world_cache(&w, f, "large", 128)].cache;
+	tail = tail_in_leaving_slab(f, o);
+	/* Its turn comes last while a plan may write to it, and that is given up. */
+	assert_int_equal(plan_in(f, 1, 202, 10, tokens(5, 5), 5, 0, &p), 0);
+	while (o->move.phase != MOVE_WRITTEN)
+		assert_true(slabs_step(&w.pool));
+	plan_end(p);
+	copy_begins(o, tail);
+	/* The plan came after the copy had begun: the whole block is copied again. */
+	assert_int_equal(plan_in(f, 1, 202, 10, tokens(4, 5), 5, 0, &p), 0);
+	assert_int_equal(plan_entry(p, p->rows, 0)->id, tail); /* in place */
+	assert_false(slabs_hold(o, p));
+	plan_run(p);
+	for (uint32_t i = 10; i < 15; i++)
+		*byte_of(o, tail, i) = (char)i;
+	/* A job that writes runs: the block stays. Then the next one waits for its copy. */
+	world_settle(&w);
+	assert_true(slabs_hold(o, p));
+	assert_int_equal(o->num_slabs, 2);
+	plan_ran(p);
+	copy_begins(o, tail);
+	assert_true(slabs_hold(o, p));
+	world_settle(&w);
+	assert_false(slabs_hold(o, p));
+	assert_int_equal(o->num_slabs, 1);
+	for (uint32_t i = 0; i < 15; i++)
+		assert_int_equal(*byte_of(o, tail, i), (char)i);
+	plan_commit(p);
+	plan_end(p);
+	assert_null(cache_check(o));
+}
+
+/* A job that reads keeps the old places until it has ended, and holds up nobody. */
+static void test_move_read(void **state)
+{
+	struct engine *f = world_engine(&w);
+	struct cache *o;
+	struct plan *p;
+	uint32_t tail;
+	char *old;
+
+	(void)state;
+	world_cache(&w, f, "model", B);
+	o = f->caches[world_cache(&w, f, "large", 128)].cache;
+	tail = tail_in_leaving_slab(f, o);
+	old = byte_of(o, tail, 0);
+	assert_int_equal(plan_in(f, 1, 202, 9, tokens(4, 1), 1, 0, &p), 0); /* writes to a copy */
+	assert_int_not_equal(plan_entry(p, p->rows, 0)->id, tail);
+	plan_run(p);
+	world_settle(&w);
+	assert_ptr_not_equal(byte_of(o, tail, 0), old);
+	assert_int_equal(o->num_slabs, 2);
+	for (uint32_t i = 0; i < 9; i++)
+		assert_int_equal(*byte_of(o, tail, i), old[i * (o->block_bytes / o->block_size)]);
+	plan_ran(p);
+	world_settle(&w);
+	assert_int_equal(o->num_slabs, 1);
+	plan_end(p);
+	assert_null(cache_check(o));
+}
+
 /* A cache keeps its minimum and takes no more than its maximum; both change while it lives. */
 static void test_shares(void **state)
 {
@@ -501,11 +610,13 @@ static void test_shares(void **state)
 	assert_int_equal(plan_in(f, 0, 201, 0, tokens(1, 2 * SLAB * B), 2 * SLAB * B, 0, NULL), 0);
 	assert_int_equal(c->total, SLAB); /* its minimum */
 	assert_int_equal(plan_in(f, 0, 201, 0, tokens(1, 2 * SLAB * B + 1), 2 * SLAB * B + 1, 0, NULL), -ENOMEM);
-	/* Less is given back when nobody holds it. */
+	/* Less is given back when there is room for what is held. */
 	strcpy(w.pool.shares[1].name, "other");
 	w.pool.shares[1].max = 34;
 	cache_set_share(o);
 	assert_true(cache_shrink(o));
+	assert_false(cache_shrink(o));
+	world_settle(&w);
 	assert_false(cache_shrink(o));
 	assert_int_equal(o->total, SLAB);
 	assert_int_equal(w.pool.num_free, 1);
@@ -524,10 +635,10 @@ static void test_grants(void **state)
 	struct plan *p, *q;
 
 	(void)state;
-	assert_int_equal(engine_grant(e, 0, 0, 0).res, 0);
-	assert_int_equal(engine_grant(e, 0, most - 8 * B, 4).res, 0); /* two slabs of three */
+	assert_int_equal(world_grant(&w, e, 0, 0, 0).res, 0);
+	assert_int_equal(world_grant(&w, e, 0, most - 8 * B, 4).res, 0); /* two slabs of three */
 	assert_int_equal(c->claimed, 2 * SLAB);
-	assert_int_equal(engine_grant(f, other, 1025, 0).res, -ENOMEM);
+	assert_int_equal(world_grant(&w, f, other, 1025, 0).res, -ENOMEM);
 	open_in(f, 0, 201, NULL, 0);
 	open_in(f, 0, 202, NULL, 0);
 	/* The last slab is anybody's, of either cache, but only once. */
@@ -543,8 +654,8 @@ static void test_grants(void **state)
 	plan_end(p);
 	assert_int_equal(c->claimed, 2 * SLAB);
 	/* Used up, a grant leaves what it did before; given back, all of it. */
-	assert_int_equal(engine_grant(e, 0, most, 1).res, 0);
-	assert_int_equal(engine_grant(e, 0, 0, 0).res, 0);
+	assert_int_equal(world_grant(&w, e, 0, most, 1).res, 0);
+	assert_int_equal(world_grant(&w, e, 0, 0, 0).res, 0);
 	assert_int_equal(plan_in(f, other, 202, 0, tokens(1, 3 * 1024), 3 * 1024, 0, NULL), 0);
 	close_seq(101);
 }
@@ -559,13 +670,13 @@ static void test_grant_grows(void **state)
 	(void)state;
 	open_in(f, 0, 201, NULL, 0);
 	assert_int_equal(plan_in(f, same, 201, 0, tokens(1, SLAB * B), SLAB * B, 0, &p), 0);
-	assert_int_equal(engine_grant(e, 0, SLAB * B, 0).res, 0);
-	assert_int_equal(engine_grant(e, 0, 2 * SLAB * B, 0).res, 0);
-	assert_int_equal(engine_grant(e, 0, (2 * SLAB + 1) * B, 0).res, -ENOMEM);
+	assert_int_equal(world_grant(&w, e, 0, SLAB * B, 0).res, 0);
+	assert_int_equal(world_grant(&w, e, 0, 2 * SLAB * B, 0).res, 0);
+	assert_int_equal(world_grant(&w, e, 0, (2 * SLAB + 1) * B, 0).res, -ENOMEM);
 	assert_int_equal(c->claimed, 3 * SLAB);
 	plan_end(p);
-	assert_int_equal(engine_grant(e, 0, 3 * SLAB * B, 0).res, 0);
-	assert_int_equal(engine_grant(e, 0, (3 * SLAB + 1) * B, 0).res, -ENOMEM);
+	assert_int_equal(world_grant(&w, e, 0, 3 * SLAB * B, 0).res, 0);
+	assert_int_equal(world_grant(&w, e, 0, (3 * SLAB + 1) * B, 0).res, -ENOMEM);
 }
 
 /* Many sequences of an engine that share a block use it once, and when one goes the others still do. */
@@ -576,7 +687,7 @@ static void test_grant_shared(void **state)
 
 	(void)state;
 	world_cache(&w, f, "model", B);
-	assert_int_equal(engine_grant(e, 0, 2 * SLAB * B, 0).res, 0);
+	assert_int_equal(world_grant(&w, e, 0, 2 * SLAB * B, 0).res, 0);
 	a = e->caches[0].account;
 	open_seq(101, NULL, 0);
 	extend(101, 0, tokens(1, SLAB * B), SLAB * B, UINT64_MAX);
@@ -689,6 +800,8 @@ int main(void)
 		ONE(test_busy),
 		ONE(test_close_and_trim_by_another),
 		THREE(test_slabs_move),
+		THREE(test_move_written),
+		THREE(test_move_read),
 		THREE(test_shares),
 		THREE(test_grants),
 		THREE(test_grant_grows),

@@ -380,7 +380,7 @@ static void test_unequal_duplicates(void **state)
 
 	plan_commit(p);
 	e = &seq_find(f->e, keys[1])->in[0].held.table[2];
-	byte = (char *)f->w.pool.nodes[0].base + e->offset + f->c->block_bytes - 1;
+	byte = (char *)f->w.pool.nodes[0].base + cache_offset(f->c, e->id) + f->c->block_bytes - 1;
 	*byte ^= 1;
 	e = &seq_find(f->e, keys[1])->in[0].held.table[3];
 	e->flags[0] ^= 1;
@@ -397,9 +397,9 @@ static void test_duplicates_of_a_running_job(void **state)
 	struct plan *p = compute_twice(f, keys);
 
 	plan_commit(p);
-	p->running = 1;
+	plan_run(p);
 	assert_int_equal(collapse_all(f), 0);
-	p->running = 0;
+	plan_ran(p);
 	assert_int_equal(collapse_all(f), N / B);
 }
 
@@ -669,7 +669,7 @@ static void test_chunks_on_nodes(void **state)
 	row.wire = (struct attnd_wire_row){.key = f.key, .num_tokens = n, .publish_upto = n};
 	p = plan_rows(&f, &row, 1);
 	for (uint32_t i = 0; i * B < n; i++)
-		assert_int_equal(plan_entry(p, p->rows, i)->node, i * B / f.c->fmt.chunk % 2);
+		assert_int_equal(cache_block_node(f.c, plan_entry(p, p->rows, i)->id), i * B / f.c->fmt.chunk % 2);
 	plan_commit(p);
 	plan_end(p);
 	/* What does not find room on its node lies on the other. */

@@ -16,13 +16,14 @@
 enum { RUN_STEPS = 4000 };
 
 static const struct model_shape shapes[] = {
-	{"nothing evicted", 24, {16, 16, 32}, 2, 2, false, false, false},
-	{"nothing evicted, large blocks", 40, {64, 32, 64}, 1, 2, false, false, false},
-	{"few blocks", 3, {16, 32, 16}, 3, 2, false, false, false},
-	{"very few blocks", 2, {32, 16, 64}, 2, 3, false, false, false},
-	{"grants", 4, {16, 64, 16}, 2, 2, true, false, false},
-	{"quotas", 4, {16, 32, 16}, 3, 2, true, true, false},
-	{"twins", 24, {16, 32, 32}, 2, 4, false, false, true},
+	{"nothing evicted", 24, {16, 16, 32}, 2, 2, false, false, false, false},
+	{"nothing evicted, large blocks", 40, {64, 32, 64}, 1, 2, false, false, false, false},
+	{"few blocks", 3, {16, 32, 16}, 3, 2, false, false, false, false},
+	{"very few blocks", 2, {32, 16, 64}, 2, 3, false, false, false, false},
+	{"grants", 4, {16, 64, 16}, 2, 2, true, false, false, false},
+	{"quotas", 4, {16, 32, 16}, 3, 2, true, true, false, false},
+	{"twins", 24, {16, 32, 32}, 2, 4, false, false, true, false},
+	{"slabs trade", 9, {64, 32, 128}, 2, 2, true, false, false, true},
 };
 enum { SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
@@ -41,8 +42,9 @@ static void random_operations(uint32_t shape, struct model_counts *counts)
 	for (uint64_t done = 0; done < steps; done += RUN_STEPS, seed += 2)
 		model_run(&shapes[shape], seed, RUN_STEPS, counts);
 	printf("# hits %llu, taken %llu, copies %llu, published %llu, evicted %llu, refused %llu, busy %llu, "
-	       "orphans %llu, blocked %llu, collapsed %llu, over quota %llu, pins %llu; waits %llu: alone %llu, done "
-	       "%llu, progress %llu, "
+	       "orphans %llu, blocked %llu, collapsed %llu, over quota %llu, pins %llu; slabs that left on their own "
+	       "%llu, "
+	       "moved blocks %llu, waits for room %llu; waits %llu: alone %llu, done %llu, progress %llu, "
 	       "gone %llu, deadline %llu, quiet %llu, cancelled %llu\n",
 	       (unsigned long long)counts->hits, (unsigned long long)counts->taken,
 	       (unsigned long long)counts->copies, (unsigned long long)counts->published,
@@ -50,10 +52,12 @@ static void random_operations(uint32_t shape, struct model_counts *counts)
 	       (unsigned long long)counts->busy, (unsigned long long)counts->orphans,
 	       (unsigned long long)counts->blocked, (unsigned long long)counts->collapsed,
 	       (unsigned long long)counts->over_quota, (unsigned long long)counts->pins,
-	       (unsigned long long)counts->waits, (unsigned long long)counts->waited[0],
-	       (unsigned long long)counts->waited[1], (unsigned long long)counts->waited[2],
-	       (unsigned long long)counts->waited[3], (unsigned long long)counts->waited[4],
-	       (unsigned long long)counts->waited[5], (unsigned long long)counts->cancelled);
+	       (unsigned long long)counts->slabs, (unsigned long long)counts->moved,
+	       (unsigned long long)counts->room_waits, (unsigned long long)counts->waits,
+	       (unsigned long long)counts->waited[0], (unsigned long long)counts->waited[1],
+	       (unsigned long long)counts->waited[2], (unsigned long long)counts->waited[3],
+	       (unsigned long long)counts->waited[4], (unsigned long long)counts->waited[5],
+	       (unsigned long long)counts->cancelled);
 	assert_true(counts->hits && counts->taken && counts->copies && counts->published && counts->busy);
 }
 
@@ -123,13 +127,22 @@ static void test_twins(void **state)
 	assert_true(counts.cancelled || sanitized() || getenv("ATTND_TREE_SEED"));
 }
 
+static void test_slabs_trade(void **state)
+{
+	struct model_counts counts;
+
+	(void)state;
+	random_operations(7, &counts);
+	assert_true((counts.slabs && counts.moved) || getenv("ATTND_TREE_SEED"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_nothing_evicted), cmocka_unit_test(test_nothing_evicted_large_blocks),
 		cmocka_unit_test(test_few_blocks),	cmocka_unit_test(test_very_few_blocks),
 		cmocka_unit_test(test_grants),		cmocka_unit_test(test_quotas),
-		cmocka_unit_test(test_twins),
+		cmocka_unit_test(test_twins),		cmocka_unit_test(test_slabs_trade),
 	};
 
 	return cmocka_run_group_tests_name("tree", tests, NULL, NULL);

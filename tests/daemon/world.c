@@ -33,6 +33,7 @@ void world_open(struct world *w, uint32_t slabs, uint32_t max_seqs)
 	world_topology(&w->topology);
 	assert_int_equal(pool_init(&w->pool, &cfg, &w->topology), 0);
 	assert_int_equal(w->pool.num_slabs, slabs);
+	w->pool.move_ns = 0; /* one step at a time: everything can happen in between */
 	w->pool.watch = world_watch;
 	assert_int_equal(ns_init(&w->ns), 0);
 	realm_table_init(&w->realms, 1);
@@ -123,6 +124,31 @@ uint32_t world_ns(struct world *w, struct engine *e, const char *tenant, const c
 	a = engine_namespace(e, &w->ns, fields, n);
 	assert_int_equal(a.res, 0);
 	return (uint32_t)a.value;
+}
+
+void world_settle(struct world *w)
+{
+	while (slabs_step(&w->pool))
+		;
+}
+
+int world_plan(struct world *w, const void *session, struct engine *e, uint32_t cache_index,
+	       const struct row_request *rows, uint32_t num_rows, struct plan **list, struct plan **ret)
+{
+	int r;
+
+	while ((r = plan_make(session, e, cache_index, 1, rows, num_rows, list, ret)) == -EAGAIN)
+		world_settle(w);
+	return r;
+}
+
+struct answer world_grant(struct world *w, struct engine *e, uint32_t cache, uint64_t tokens, uint32_t sequences)
+{
+	struct answer a;
+
+	while ((a = engine_grant(e, cache, tokens, sequences)).res == -EINPROGRESS)
+		world_settle(w);
+	return a;
 }
 
 uint64_t next_random(uint64_t *state)

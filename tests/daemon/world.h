@@ -17,6 +17,7 @@
 #include "../../daemon/engine.h"
 #include "../../daemon/ns.h"
 #include "../../daemon/plan.h"
+#include "../../daemon/slabs.h"
 
 struct world {
 	struct topology topology;
@@ -51,6 +52,14 @@ uint32_t world_cache(struct world *w, struct engine *e, const char *name, uint32
 
 /** The namespace of this tenant and adapter; NULL: without the field. Asserts success: its handle. */
 uint32_t world_ns(struct world *w, struct engine *e, const char *tenant, const char *adapter);
+
+/** Slabs that are on their way arrive: until nothing is to be done, or it waits for a job. */
+void world_settle(struct world *w);
+
+/** plan_make and engine_grant, where slabs are waited for. */
+int world_plan(struct world *w, const void *session, struct engine *e, uint32_t cache_index,
+	       const struct row_request *rows, uint32_t num_rows, struct plan **list, struct plan **ret);
+struct answer world_grant(struct world *w, struct engine *e, uint32_t cache, uint64_t tokens, uint32_t sequences);
 
 /** Blocks that somebody holds. */
 static inline uint64_t referenced(const struct cache *c)

@@ -146,7 +146,7 @@ static void look(const struct restored *r)
 		uint32_t n = m->caches[c->id].blocks_per_slab, taken = 0;
 
 		for (uint32_t b = 0; b < c->num_blocks; b++)
-			MUST(c->order[b] < c->num_ext * n && c->ext[c->order[b] / n].slab < m->num_slabs);
+			MUST(c->order[b] < c->num_ext * n && c->ext[c->order[b] / n].mem.bytes);
 		for (uint64_t b = 0; b < (uint64_t)c->num_ext * n; b++)
 			taken += c->taken[b];
 		MUST(taken == c->num_blocks);

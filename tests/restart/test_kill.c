@@ -436,6 +436,109 @@ static bool kill_at(const char *name, int n)
 	return died || e;
 }
 
+/* What test_moves comes to: a slab leaves a cache that has room in others for what is in it. */
+static const char *const moves[] = {"block_copied", "block_moved", "slab_emptied", "slab_returned"};
+
+static bool is_move(const char *name)
+{
+	return !strncmp(name, "block_", 6);
+}
+
+enum { MOVED = 20, OTHERS = 12, FAMILY = 1000000 };
+
+/* One cache has three slabs, nearly one of them free; another takes the fourth, and then one of those. */
+static bool fill_two(bool points)
+{
+	uint64_t tokens[TOKENS], cached;
+	struct toy t;
+	int e = 0;
+
+	for (uint8_t c = 1; c <= 2; c++) {
+		attnd_t *a = daemon_connect(&kept.daemon);
+		assert_int_equal(toy_open(&t, a, c), 0);
+		for (unsigned p = 0; p < (c == 1 ? MOVED : OTHERS) && !e; p++) {
+			toy_tokens(tokens, TOKENS, c * FAMILY + p * 10000);
+			e = toy_prefill(&t, p + 1, tokens, TOKENS, &cached);
+		}
+		assert_true(e == 0 || (points && c == 2));
+		attnd_disconnect(a);
+	}
+	return e != 0;
+}
+
+/* Wherever it is killed, each block stands in its old place or in its new one: four blocks of the last prompt go. */
+static void test_moves(void **state)
+{
+	int times = getenv("TEST_LONG") ? 8 : 2;
+	uint64_t tokens[TOKENS];
+	struct toy t;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(moves) / sizeof(*moves); i++)
+		for (int n = 1; n <= (is_move(moves[i]) ? times : 1); n++) {
+			char text[64];
+			attnd_t *a;
+
+			snprintf(text, sizeof(text), "%s:%d", moves[i], n * n);
+			setenv("KILL_POINT", text, 1);
+			kept_start(&kept, tight);
+			if (!fill_two(true))
+				print_message("nothing came to %s\n", text);
+			kept_end(&kept, SIGKILL);
+			unsetenv("KILL_POINT");
+			assert_int_equal(kept_again(&kept, tight), 0);
+			check_blocks();
+			a = daemon_connect(&kept.daemon);
+			assert_int_equal(toy_open(&t, a, 1), 0);
+			for (unsigned p = 0; p < MOVED - 1; p++) { /* the last sequence is closed first */
+				toy_tokens(tokens, TOKENS, FAMILY + p * 10000);
+				assert_int_equal(kept_check(&t, p + 1, tokens, TOKENS), TOKENS);
+			}
+			assert_false(fill_two(false)); /* what was under way goes on */
+			attnd_disconnect(a);
+			kept_clean(&kept);
+		}
+}
+
+/* The same without a kill, while sequences hold what moves: they go on, and K and V are what they were. */
+static void test_moves_live(void **state)
+{
+	uint64_t tokens[TOKENS + 1], cached;
+	struct toy t, other;
+
+	(void)state;
+	kept_start(&kept, tight);
+	attnd_t *a = daemon_connect(&kept.daemon), *b = daemon_connect(&kept.daemon);
+	assert_int_equal(toy_open(&t, a, 1), 0);
+	assert_int_equal(toy_open(&other, b, 2), 0);
+	for (unsigned p = 0; p < MOVED; p++) {
+		toy_tokens(tokens, TOKENS, FAMILY + p * 10000);
+		assert_int_equal(toy_prefill(&t, p + 1, tokens, TOKENS, &cached), 0);
+	}
+	assert_int_equal(attnd_seq_close(a, 1), 0);
+	assert_int_equal(attnd_seq_close(a, 2), 0);
+	assert_int_equal(daemon_number(&kept.daemon, "caches.0.blocks"), 3 * 128);
+	for (unsigned p = 0; p < OTHERS; p++) {
+		toy_tokens(tokens, TOKENS, 2 * FAMILY + p * 10000);
+		assert_int_equal(toy_prefill(&other, p + 1, tokens, TOKENS, &cached), 0);
+	}
+	assert_int_equal(daemon_number(&kept.daemon, "caches.0.blocks"), 2 * 128);
+	for (unsigned p = 2; p < MOVED; p++) {
+		struct attnd_row row = {.key = p + 1,
+					.start = TOKENS,
+					.tokens = tokens + TOKENS,
+					.num_tokens = 1,
+					.publish_upto = TOKENS + 1};
+
+		toy_tokens(tokens, TOKENS + 1, FAMILY + p * 10000);
+		assert_int_equal(toy_step(&t, 1, &row, 1, NULL), 0);
+		assert_int_equal(kept_check(&t, 100 + p, tokens, TOKENS + 1), TOKENS + 1);
+	}
+	attnd_disconnect(a);
+	attnd_disconnect(b);
+	kept_clean(&kept);
+}
+
 static void test_points(void **state)
 {
 	static const char *const names[] = {
@@ -451,7 +554,7 @@ static void test_points(void **state)
 	start_clients(true, seed);
 	wait_for_steps(1);
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
-		for (int n = 0; n < times; n++) {
+		for (int n = 0; n < times && !is_move(names[i]); n++) {
 			assert_true(kill_at(names[i], 1 + (int)(next_random(&seed) % (n ? 12 : 3))));
 			again(tight, true);
 		}
@@ -464,9 +567,8 @@ static void test_points(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_random),
-		cmocka_unit_test(test_random_tight),
-		cmocka_unit_test(test_points),
+		cmocka_unit_test(test_random),	   cmocka_unit_test(test_random_tight), cmocka_unit_test(test_moves),
+		cmocka_unit_test(test_moves_live), cmocka_unit_test(test_points),
 	};
 	char path[256];
 
