@@ -307,7 +307,7 @@ struct attnd_wait_info {
  * other calls that name its key wait with it (closing it ends the wait with -ECANCELED, as
  * attnd_cancel does, which leaves no sequence behind unless it had been open before).
  * Of an engine's sessions one waits; the others then open the key and get the same answer.
- * options may be NULL: at the first progress, the default deadline.
+ * options may be NULL: at the first progress, the default deadline. -EOPNOTSUPP: an older daemon.
  */
 int attnd_seq_wait(attnd_t *a, uint64_t key, uint32_t ns, const uint64_t *tokens, uint64_t num_tokens,
 		   const struct attnd_wait_options *options, struct attnd_wait_info *ret);
@@ -494,8 +494,12 @@ struct attnd_slot_table {
 
 /**
  * Tables of `num` (1..4096) sequences, as far as they are computed; or, with keys NULL, of the rows
- * of a live plan of this connection with the plan's tokens (a refused row has none). They hold until
- * the sequences' next plan, trim or close. ret_entries (may be NULL): entries of kv_indices.
+ * of a live plan of this connection with the plan's tokens (a refused row has none). They are a
+ * snapshot: block ids name blocks, not places, and stay what they are wherever the daemon moves a
+ * block; the sequences' next plan, trim or close changes them, and so does the daemon where it finds
+ * that a full block of a sequence is an equal copy of one in the cache (the sequence then has the
+ * other's id, and its own may become anybody's). A plan's live table is not changed so until its
+ * job has ended. ret_entries (may be NULL): entries of kv_indices.
  * -ENOENT: a sequence, -ESTALE: the plan; -ERANGE: one is longer than width; -ENOSPC: capacity
  * (attnd_strerror has the number needed).
  */
