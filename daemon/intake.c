@@ -668,8 +668,9 @@ uint32_t intake_run(struct leader *l, struct lead_session *ls)
 		else
 			a = dispatch(l, ls, &ls->job_request.sqe, &started);
 		if (a.res == -EINPROGRESS)
-			return done + (ls->opening.seq != NULL);
+			return done + (ls->opening.seq || ls->slots.begun);
 		ls->room.cache = NULL;
+		ls->slots.begun = false;
 		seq_open_abort(&ls->opening); /* one under way that failed before its next slice */
 		ls->queue_head = (ls->queue_head + 1) & (ls->cq_entries - 1);
 		ls->queue_num--;

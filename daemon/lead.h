@@ -24,6 +24,14 @@ struct request {
 	int32_t give_up; /* 0, or the error it is to end with */
 };
 
+/* A SLOT_TABLE under way: large ones are filled in slices. */
+struct slots_job {
+	bool begun;
+	uint32_t member;      /* of the batch, the next */
+	uint64_t pos, length; /* its tokens that are done, and all as they were then */
+	uint64_t at, queries; /* entries and tokens of those before */
+};
+
 struct lead_session {
 	struct session *session;
 	struct lead_session *next;
@@ -39,6 +47,7 @@ struct lead_session {
 	struct request job_request;
 	struct job job;
 	struct room_wait room;	/* of the PLAN at the queue's head */
+	struct slots_job slots; /* the SLOT_TABLE at the queue's head */
 	struct opening opening; /* the SEQ_OPEN at the queue's head, if it is under way */
 	struct waiting *waits;	/* wait.c's */
 	uint64_t waits_until;	/* ns: none of them is over earlier by itself */
@@ -134,8 +143,11 @@ struct answer submit_export(struct leader *l, struct lead_session *ls, const str
 
 /* ---- slots.c ---- */
 
-/** Fill the tables of sequences (keys [w->num]) or of a plan (keys NULL). w's numbers are in their limits. */
-struct answer slots_table(const struct lead_session *ls, const struct attnd_wire_slots *w, const uint64_t *keys);
+/**
+ * A slice of the tables of sequences (keys [w->num]) or of a plan (keys NULL). w's numbers are in their limits,
+ * and the same as before. ANSWER_LATER: there is more.
+ */
+struct answer slots_table(struct lead_session *ls, const struct attnd_wire_slots *w, const uint64_t *keys);
 
 /* ---- reply.c ---- */
 

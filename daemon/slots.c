@@ -11,6 +11,8 @@
 
 #include "lead.h"
 
+enum { SLICE = 16384 }; /* entries at a time: some 50 us */
+
 struct tables {
 	const struct attnd_wire_slots *w;
 	const struct cache *c;
@@ -62,46 +64,83 @@ static struct answer measure(const struct tables *t, const struct engine *e)
 	return sum > t->w->capacity ? ANSWER_BAD(ENOSPC, LENGTH, sum) : ANSWER_VALUE(sum);
 }
 
-static void put_units(const struct tables *t, const struct member_table *m, int32_t *to)
+/* Entries of one of the batch from token j->pos on, about `most`; how many tokens that were. */
+static uint64_t put_units(const struct tables *t, const struct member_table *m, const struct slots_job *j,
+			  uint64_t most)
 {
+	bool blocks = t->w->unit == ATTND_WIRE_SLOTS_BLOCKS;
 	uint32_t B = t->c->block_size;
+	int32_t *to = t->kv_indices + j->at + (blocks ? j->pos >> t->c->slots_shift : j->pos), *end = to + most;
+	uint64_t p = j->pos;
 
-	for (uint64_t p = 0; p < m->length; p += B) {
+	for (; p < m->length && to < end; p += B) {
 		uint32_t i = (uint32_t)(p >> t->c->slots_shift);
 		uint32_t id = m->row ? plan_entry(t->plan, m->row, i)->id : m->held->table[i].id;
 
-		if (t->w->unit == ATTND_WIRE_SLOTS_BLOCKS) {
+		if (blocks) {
 			*to++ = (int32_t)id;
 			continue;
 		}
 		for (uint32_t slot = 0; slot < B && p + slot < m->length; slot++)
 			*to++ = (int32_t)(id * B + slot);
 	}
+	return p - j->pos;
 }
 
-static void put_all(const struct tables *t, const struct engine *e)
+static void begin_member(const struct tables *t, const struct member_table *m, struct slots_job *j)
 {
-	uint64_t at = 0, queries = 0;
+	j->pos = 0;
+	j->length = m->length;
+	if (t->seq_lens)
+		t->seq_lens[j->member] = (int32_t)m->length;
+	if (t->kv_indptr)
+		t->kv_indptr[j->member] = (int32_t)j->at;
+	if (t->qo_indptr)
+		t->qo_indptr[j->member] = (int32_t)j->queries;
+}
 
-	for (uint32_t i = 0; i < t->w->num; i++) {
-		struct member_table m = member_at(t, e, i);
-		uint64_t n = units(t, m.length), room = t->w->width ? t->w->width : n;
+/* Of the next one. What was measured may have changed since the last slice: another session of the engine. */
+static struct answer put_member(const struct tables *t, const struct engine *e, struct slots_job *j, uint64_t *left)
+{
+	struct member_table m = member_at(t, e, j->member);
+	uint64_t n = units(t, m.length), room = t->w->width ? t->w->width : n;
 
-		if (t->seq_lens)
-			t->seq_lens[i] = (int32_t)m.length;
-		if (t->kv_indptr)
-			t->kv_indptr[i] = (int32_t)at;
-		if (t->qo_indptr)
-			t->qo_indptr[i] = (int32_t)queries;
-		put_units(t, &m, t->kv_indices + at);
-		memset(t->kv_indices + at + n, 0xff, (room - n) * sizeof(int32_t)); /* -1 */
-		at += room;
-		queries += t->plan ? t->plan->rows[i].n : 0;
+	if (!m.held && !t->plan)
+		return ANSWER_BAD(ENOENT, SEQUENCE, j->member);
+	if (n > room)
+		return ANSWER_BAD(ERANGE, LENGTH, n);
+	if (room > t->w->capacity || j->at > t->w->capacity - room)
+		return ANSWER_BAD(ENOSPC, LENGTH, j->at + room);
+	if (!j->pos || m.length != j->length)
+		begin_member(t, &m, j);
+	j->pos += put_units(t, &m, j, *left);
+	*left -= *left < n ? *left : n;
+	if (j->pos < m.length)
+		return ANSWER_LATER;
+	memset(t->kv_indices + j->at + n, 0xff, (room - n) * sizeof(int32_t)); /* -1 */
+	*left -= *left < room / 16 ? *left : room / 16;
+	j->pos = 0;
+	j->at += room;
+	j->queries += t->plan ? t->plan->rows[j->member].n : 0;
+	j->member++;
+	return ANSWER_OK;
+}
+
+static struct answer put_slice(const struct tables *t, const struct engine *e, struct slots_job *j)
+{
+	uint64_t left = SLICE;
+
+	while (j->member < t->w->num) {
+		struct answer a = left ? put_member(t, e, j, &left) : ANSWER_LATER;
+
+		if (a.res)
+			return a;
 	}
 	if (t->kv_indptr)
-		t->kv_indptr[t->w->num] = (int32_t)at;
+		t->kv_indptr[t->w->num] = (int32_t)j->at;
 	if (t->qo_indptr)
-		t->qo_indptr[t->w->num] = (int32_t)queries;
+		t->qo_indptr[t->w->num] = (int32_t)j->queries;
+	return ANSWER_VALUE(j->at);
 }
 
 /* An array of int32_t, or none. */
@@ -111,7 +150,7 @@ static bool array_at(const struct lead_session *ls, uint64_t offset, uint64_t nu
 	return *ret || offset == ATTND_OFFSET_NONE;
 }
 
-struct answer slots_table(const struct lead_session *ls, const struct attnd_wire_slots *w, const uint64_t *keys)
+struct answer slots_table(struct lead_session *ls, const struct attnd_wire_slots *w, const uint64_t *keys)
 {
 	const struct engine *e = ls->engine;
 	struct tables t = {.w = w, .c = e->caches[w->cache].cache, .keys = keys};
@@ -131,8 +170,10 @@ struct answer slots_table(const struct lead_session *ls, const struct attnd_wire
 	    !array_at(ls, w->kv_indices, w->capacity, &t.kv_indices) ||
 	    !array_at(ls, w->qo_indptr, (uint64_t)w->num + 1, &t.qo_indptr) || (w->capacity && !t.kv_indices))
 		return ANSWER_BAD(EFAULT, OFFSET, 0);
-	a = measure(&t, e);
-	if (!a.res)
-		put_all(&t, e);
-	return a;
+	a = ls->slots.begun ? ANSWER_OK : measure(&t, e);
+	if (a.res)
+		return a;
+	if (!ls->slots.begun)
+		ls->slots = (struct slots_job){.begun = true};
+	return put_slice(&t, e, &ls->slots);
 }
