@@ -96,8 +96,11 @@ static struct cache *find_cache(const struct leader *l, const json_t *args, json
 	}
 	if (found && !many)
 		return found;
-	*ret_refusal = many ? refusal(ENOTUNIQ, "several caches are named so: add realm or fingerprint")
-			    : refusal(ENOENT, "no such cache");
+	if (!json_object_get(args, "cache"))
+		*ret_refusal = refusal(EINVAL, "which cache? cache=NAME is missing");
+	else
+		*ret_refusal = many ? refusal(ENOTUNIQ, "several caches are named so: add realm or fingerprint")
+				    : refusal(ENOENT, "no such cache");
 	return NULL;
 }
 
@@ -547,8 +550,30 @@ static json_t *describe_limits(const struct limits *m)
 			 m->eviction == CONFIG_EVICT_PRIORITY ? "priority" : "lru", "cache-shares", shares);
 }
 
-/* One of the limits. False: another name, or a value out of its range. */
-static bool set_limit(struct limits *m, const char *name, const json_t *value)
+static bool set_shares(struct limits *m, const char *text, char *ret_why, size_t size)
+{
+	const char *bad = text ? limits_parse_shares(text, m) : "";
+
+	if (bad)
+		snprintf(ret_why, size,
+			 "cache-shares%s%.60s: NAME:MIN:MAX, percent, 0 <= MIN <= MAX <= 100, all MIN at most 100",
+			 *bad ? ": " : "", bad);
+	return !bad;
+}
+
+static bool set_eviction(struct limits *m, const char *text, char *ret_why, size_t size)
+{
+	bool known = text && (!strcmp(text, "lru") || !strcmp(text, "priority"));
+
+	if (known)
+		m->eviction = strcmp(text, "lru") ? CONFIG_EVICT_PRIORITY : CONFIG_EVICT_LRU;
+	else
+		snprintf(ret_why, size, "eviction: lru or priority");
+	return known;
+}
+
+/* One of the limits. False, and why: another name, or a value out of its range. */
+static bool set_limit(struct limits *m, const char *name, const json_t *value, char *ret_why, size_t size)
 {
 	const struct {
 		const char *name;
@@ -558,23 +583,29 @@ static bool set_limit(struct limits *m, const char *name, const json_t *value)
 		       {"namespace-quota", &m->namespace_quota, 1, 100},
 		       {"session-quota", &m->session_quota, 1, 100},
 		       {"max-sequences", &m->max_sequences, 1, 1 << 24}};
-	const char *text = json_string_value(value);
 
-	if (!strcmp(name, "cache-shares") && text)
-		return !limits_parse_shares(text, m);
-	if (!strcmp(name, "eviction") && text && (!strcmp(text, "lru") || !strcmp(text, "priority"))) {
-		m->eviction = strcmp(text, "lru") ? CONFIG_EVICT_PRIORITY : CONFIG_EVICT_LRU;
-		return true;
-	}
+	if (!strcmp(name, "cache-shares"))
+		return set_shares(m, json_string_value(value), ret_why, size);
+	if (!strcmp(name, "eviction"))
+		return set_eviction(m, json_string_value(value), ret_why, size);
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
+		json_int_t n = json_integer_value(value);
+
 		if (strcmp(name, numbers[i].name))
 			continue;
-		if (!json_is_integer(value) || json_integer_value(value) < numbers[i].min ||
-		    json_integer_value(value) > numbers[i].max)
+		if (!json_is_integer(value) || n < numbers[i].min || n > numbers[i].max) {
+			snprintf(ret_why, size, "%s: a number from %" JSON_INTEGER_FORMAT " to %" JSON_INTEGER_FORMAT,
+				 name, numbers[i].min, numbers[i].max);
 			return false;
-		*numbers[i].at = (uint32_t)json_integer_value(value);
+		}
+		*numbers[i].at = (uint32_t)n;
 		return true;
 	}
+	snprintf(
+		ret_why, size,
+		"%.60s: no such limit; there are pin-budget, namespace-quota, session-quota, max-sequences, eviction "
+		"and cache-shares",
+		name);
 	return false;
 }
 
@@ -587,12 +618,10 @@ static json_t *set_limits(struct leader *l, json_t *args)
 
 	json_object_foreach(args, name, value)
 	{
-		char text[160];
+		char why[200];
 
-		if (!strcmp(name, "command") || set_limit(&m, name, value))
-			continue;
-		snprintf(text, sizeof(text), "%.60s: no such limit, or a value out of its range", name);
-		return refusal(EINVAL, text);
+		if (strcmp(name, "command") && !set_limit(&m, name, value, why, sizeof(why)))
+			return refusal(EINVAL, why);
 	}
 	manage_limits(l, &m);
 	return describe_limits(&m);

@@ -5,6 +5,7 @@
  * In: attnctl's commands, a client's prompts. Out: TAP. Next: daemon/manage.c.
  */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -43,6 +44,20 @@ static int64_t ask(const char *command, const char *name)
 	assert_true(error || json_is_integer(n));
 	json_decref(reply);
 	return value;
+}
+
+/* A command is refused with this error, and its text has these words. */
+static void refused(const char *command, int error, const char *words)
+{
+	json_t *reply = daemon_json(&daemon_, command);
+	const char *text = json_string_value(json_object_get(reply, "error"));
+
+	assert_int_equal(json_integer_value(json_object_get(reply, "errno")), error);
+	assert_non_null(text);
+	if (!strstr(text, words))
+		print_message("%s: \"%s\" does not say \"%s\"\n", command, text, words);
+	assert_non_null(strstr(text, words));
+	json_decref(reply);
 }
 
 static size_t pins(void)
@@ -93,6 +108,9 @@ static void test_evict(void **state)
 	assert_int_equal(ask("flush cache=other", "evicted"), -ENOENT);
 	assert_int_equal(ask("evict cache=toy", "evicted"), -EINVAL);
 	assert_int_equal(ask("flush realm=uid:0x", "evicted"), -ENOENT);
+	assert_int_equal(ask("evict blocks=1", "evicted"), 0); /* there is only one */
+	refused("evict realm=uid:0x blocks=1", -EINVAL, "cache=NAME");
+	refused("evict cache=other blocks=1", -ENOENT, "no such cache");
 	attnd_disconnect(a);
 }
 
@@ -132,6 +150,68 @@ static void test_set(void **state)
 	assert_int_equal(ask("set cache-shares=toy:60:50", "pin-budget"), -EINVAL);
 	assert_int_equal(ask("set cache-shares=toy:60:,b:50:", "pin-budget"), -EINVAL);
 	assert_int_equal(ask("set cache-shares=", "pin-budget"), 50);
+	refused("evict blocks=1", -EINVAL, "cache=NAME"); /* there is none */
+	refused("set session-quota=0", -EINVAL, "session-quota: a number from 1 to 100");
+	refused("set pin-budget=101", -EINVAL, "pin-budget: a number from 0 to 100");
+	refused("set max-sequences=many", -EINVAL, "max-sequences: a number from 1 to 16777216");
+	refused("set eviction=fifo", -EINVAL, "eviction: lru or priority");
+	refused("set cache-shares=toy:60:50", -EINVAL, "toy:60:50: NAME:MIN:MAX");
+	refused("set no-such=1", -EINVAL, "no-such: no such limit; there are pin-budget");
+}
+
+static void write_config(const char *text)
+{
+	FILE *f = fopen(daemon_.config, "we");
+
+	assert_non_null(f);
+	assert_true(fputs(text, f) >= 0);
+	assert_int_equal(fclose(f), 0);
+}
+
+static void reload(int64_t pin_budget)
+{
+	kill(daemon_.pid, SIGHUP);
+	for (int i = 0; i < 1000 && ask("set", "pin-budget") != pin_budget; i++)
+		sleep_ms(10);
+	assert_int_equal(ask("set", "pin-budget"), pin_budget);
+}
+
+/* SIGHUP puts the file's limits in force, with caches, pins and sequences as they are. */
+static void test_reload(void **state)
+{
+	struct toy t;
+	attnd_t *a = prompt_cached(&t);
+
+	(void)state;
+	assert_int_equal(ask("set", "namespace-quota"), 100);
+	write_config("[limits]\npin-budget = 50\nnamespace-quota = 40\n");
+	reload(50);
+	assert_int_equal(ask("set", "namespace-quota"), 40);
+	assert_int_equal(ask("pin cache=toy seconds=1000 tokens=1,2,3", "tokens"), 3);
+	write_config("[limits]\npin-budget = 0\nmax-sequences = 1\n");
+	reload(0);
+	assert_int_equal(ask("set", "namespace-quota"), 100);
+	assert_int_equal(ask("pin cache=toy seconds=9 tokens=1,2,3", "tokens"), -EDQUOT);
+	assert_int_equal(pins(), 1);
+	assert_int_equal(hit(a, 2), PROMPT); /* its engine was made before */
+	attnd_t *b = daemon_connect(&daemon_);
+	struct toy other;
+	struct attnd_open_info info;
+	uint64_t token = 1;
+	assert_int_equal(toy_open(&other, b, 1), 0);
+	assert_int_equal(attnd_seq_open(b, 1, 0, &token, 1, 1, &info), 0);
+	assert_int_equal(attnd_seq_open(b, 2, 0, &token, 1, 1, &info), -ENOSPC);
+	/* What an administrator sets holds until the next one. */
+	assert_int_equal(ask("set pin-budget=30", "pin-budget"), 30);
+	assert_int_equal(ask("pin cache=toy seconds=9 tokens=1,2,3", "tokens"), 3);
+	reload(0);
+	/* A file that is wrong changes nothing. */
+	write_config("[limits]\npin-budget = 101\n");
+	kill(daemon_.pid, SIGHUP);
+	write_config("[limits]\npin-budget = 7\n");
+	reload(7);
+	attnd_disconnect(b);
+	attnd_disconnect(a);
 }
 
 static void test_pin(void **state)
@@ -255,6 +335,7 @@ int main(void)
 		TEST(test_pin_expires), TEST(test_pin_namespace),
 		TEST(test_flush_all),	TEST(test_set),
 		TEST(test_tree),	cmocka_unit_test_setup_teardown(test_pin_budget, no_budget_start, test_end),
+		TEST(test_reload),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,12 +8,14 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../skip.h"
 #include "toy.h"
 
-enum { PROMPT = 100, BLOCK = 16, PROMPTS = 48 };
+enum { PROMPT = 100, BLOCK = 16, PROMPTS = 48, OTHER_UID = 65533 };
 
 static struct daemon daemon_;
 
@@ -125,6 +127,45 @@ static void test_others_see_nothing(void **state)
 	assert_int_equal(attnd_peek(b, model.cache + 5, 0, tokens, PROMPT, &cached), -ENOENT);
 	assert_int_equal(attnd_peek(b, model.cache, 0, tokens, (1 << 24) + 1, &cached), -EINVAL);
 	attnd_disconnect(b);
+	attnd_disconnect(a);
+}
+
+/* Another uid is another realm: it has a table of its own, where nothing of ours is. */
+static void test_another_realm(void **state)
+{
+	const char *const args[] = {"--pool-size", "16M", "--hugepages", "off", "--socket-mode", "0666", NULL};
+	uint64_t tokens[PROMPT], cached;
+	struct toy t;
+	pid_t child;
+	int status;
+
+	(void)state;
+	assert_int_equal(daemon_start(&daemon_, args), 0);
+	if (geteuid() != 0)
+		skip();
+	assert_int_equal(chmod(daemon_.dir, 0755), 0);
+	toy_tokens(tokens, PROMPT, 1);
+	attnd_t *a = daemon_connect(&daemon_);
+	assert_int_equal(toy_open(&t, a, 1), 0);
+	assert_int_equal(toy_prefill(&t, 1, tokens, PROMPT, &cached), 0);
+	child = fork();
+	if (child == 0) {
+		struct attnd_connect_options options = {.socket = daemon_.socket, .name = "other"};
+		uint64_t theirs = UINT64_MAX, ours;
+		struct toy o;
+		attnd_t *b;
+		int bad = setgid(OTHER_UID) || setuid(OTHER_UID);
+
+		bad |= attnd_connect(&b, &options) < 0 ? 2 : 0;
+		bad |= bad || toy_open(&o, b, 1) < 0 ? 4 : 0;
+		bad |= bad || attnd_peek(b, o.cache, 0, tokens, PROMPT, &theirs) || theirs ? 8 : 0;
+		bad |= bad || toy_prefill(&o, 1, tokens, PROMPT, &ours) || ours ? 16 : 0; /* nor is it a hit */
+		bad |= bad || attnd_peek(b, o.cache, 0, tokens, PROMPT, &theirs) || !theirs ? 32 : 0;
+		_exit(bad);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(WEXITSTATUS(status), 0); /* bits: which */
+	assert_int_equal(peek(&t, 0, tokens, PROMPT), PROMPT / BLOCK * BLOCK);
 	attnd_disconnect(a);
 }
 
@@ -286,6 +327,7 @@ int main(void)
 		TEST(test_blocks),
 		TEST(test_wide_tokens),
 		TEST(test_others_see_nothing),
+		cmocka_unit_test_teardown(test_another_realm, test_end),
 		TEST(test_many),
 		TEST(test_while_it_changes),
 		TEST(test_restart),
