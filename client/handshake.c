@@ -201,6 +201,7 @@ static int use_session(struct attnd *a, const struct attnd_msg_welcome *w, struc
 		return -errno;
 	attnd_ring_init(&a->sq, base + sq_offset, w->sq_entries, sizeof(struct attnd_sqe));
 	attnd_ring_init(&a->cq, base + cq_offset, w->cq_entries, sizeof(struct attnd_cqe));
+	a->abi_minor = w->abi_minor;
 	a->room = w->sq_entries < w->cq_entries ? w->sq_entries : w->cq_entries;
 	a->shared = s;
 	return 0;

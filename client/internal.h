@@ -325,6 +325,7 @@ struct attnd {
 	uint32_t max_segments;
 	uint64_t max_segment_bytes;
 	int daemon_pid;
+	uint32_t abi_minor; /* the daemon's: what was added to the protocol that it knows */
 
 	/* The options. */
 	char *path;

@@ -182,7 +182,7 @@ static int open_request(struct attnd *a, struct cl_request *r, uint64_t key, uin
 	r->sqe.sequence.key = key;
 	r->sqe.sequence.tokens = offset;
 	r->sqe.sequence.max_match = max_match;
-	r->sqe.sequence.priority = a->priority;
+	r->sqe.sequence.priority = a->abi_minor >= 1 ? a->priority : 0; /* an older daemon has none */
 	r->job.has_value = true;
 	*ret_tokens = scratch;
 	return 0;
@@ -260,6 +260,8 @@ int attnd_priority(attnd_t *a, uint32_t priority)
 
 static int check_wait(struct attnd *a, const struct attnd_wait_options *o)
 {
+	if (a->abi_minor < 1)
+		return cl_fail_text(a, -EOPNOTSUPP, "the daemon's ABI is older than 1.1: it cannot wait for a twin");
 	return o->quiet_us > ATTND_MAX_DEADLINE_US ? cl_fail(a, -EINVAL, ATTND_FIELD_DEADLINE, ATTND_MAX_DEADLINE_US)
 						   : 0;
 }

@@ -19,7 +19,7 @@
 
 #define ATTND_WIRE_MAGIC	    UINT64_C(0x31302d646e747461) /* "attnd-01" */
 #define ATTND_ABI_MAJOR		    1
-#define ATTND_ABI_MINOR		    0
+#define ATTND_ABI_MINOR		    1 /* grows with each addition: proto/README.md */
 
 #define ATTND_WIRE_SIZE(type, size) static_assert(sizeof(type) == (size), #type " has another size")
 #define ATTND_WIRE_AT(type, member, offset) \

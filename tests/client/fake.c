@@ -110,6 +110,7 @@ static void welcome(struct fake *f, const struct attnd_msg_hello *hello)
 	struct attnd_msg_welcome w = {.magic = ATTND_WIRE_MAGIC,
 				      .type = ATTND_MSG_WELCOME,
 				      .abi_major = f->how.abi_major ? f->how.abi_major : ATTND_ABI_MAJOR,
+				      .abi_minor = f->how.first_minor ? 0 : ATTND_ABI_MINOR,
 				      .status = f->how.status,
 				      .session = 1,
 				      .daemon_pid = (uint32_t)getpid(),

@@ -42,7 +42,8 @@ struct fake {
 	struct {
 		int32_t status; /* WELCOME's */
 		const char *text;
-		uint16_t abi_major;		 /* 0: the right one */
+		uint16_t abi_major; /* 0: the right one */
+		bool first_minor;
 		uint32_t sq_entries, cq_entries; /* 0: as asked */
 		bool silent;			 /* no WELCOME */
 		bool no_fds;

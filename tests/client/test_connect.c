@@ -121,7 +121,22 @@ static void other_version(void **state)
 	struct fake *f = *state;
 
 	FAKE_HOW(f, abi_major, 7);
-	refused(&(struct attnd_connect_options){.socket = f->path}, -EPROTO, "ABI 7.0, this library 1.0");
+	refused(&(struct attnd_connect_options){.socket = f->path}, -EPROTO, "ABI 7.1, this library 1.1");
+}
+
+/* An older daemon of the same major version is not sent what it does not know. */
+static void older_minor(void **state)
+{
+	struct fake *f = *state;
+	struct attnd_wait_info info;
+	uint64_t token = 1;
+	attnd_t *a;
+
+	FAKE_HOW(f, first_minor, true);
+	a = fake_connect(f, NULL);
+	assert_int_equal(attnd_seq_wait(a, 1, 0, &token, 1, NULL, &info), -EOPNOTSUPP);
+	assert_non_null(strstr(attnd_strerror(a, -EOPNOTSUPP), "1.1"));
+	attnd_disconnect(a);
 }
 
 static void welcomes_that_are_wrong(void **state)
@@ -242,6 +257,7 @@ int main(void)
 		FAKE_TEST(environment_names_the_socket),
 		FAKE_TEST(refused_with_a_reason),
 		FAKE_TEST(other_version),
+		FAKE_TEST(older_minor),
 		FAKE_TEST(welcomes_that_are_wrong),
 		FAKE_TEST(silence_has_an_end),
 		FAKE_TEST(engine_is_made_or_joined),

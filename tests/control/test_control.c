@@ -332,14 +332,14 @@ static void test_bad_hello(void **state)
 	REFUSED(hello.sq_entries = 8192, -EINVAL, "entries");
 	REFUSED(hello.cq_entries = 0, -EINVAL, "entries");
 	REFUSED(hello.cq_entries = UINT32_C(1) << 31, -EINVAL, "entries");
-	REFUSED(hello.abi_major = 77, -EPROTO, "77.0");
-	REFUSED(hello.abi_major = 77, -EPROTO, "1.0");
-	REFUSED(hello.abi_major = 0, -EPROTO, "0.0");
+	REFUSED(hello.abi_major = 77, -EPROTO, "77.1");
+	REFUSED(hello.abi_major = 77, -EPROTO, "1.1");
+	REFUSED(hello.abi_major = 0, -EPROTO, "0.1");
 	hello = peer_hello_message();
 	assert_refused(f, &hello, sizeof(hello) - 1, -EPROTO, "size");
 	assert_refused(f, &hello, 1, -EPROTO, "HELLO");
 	hello.abi_major = 2; /* another major may have another size */
-	assert_refused(f, &hello, 20, -EPROTO, "2.0");
+	assert_refused(f, &hello, 20, -EPROTO, "2.1");
 }
 
 static void test_long_hello(void **state)
