@@ -426,10 +426,13 @@ static int take_slabs(struct cache *c, uint64_t more)
 		return -EAGAIN;
 	}
 	if (supply(c) * c->blocks_per_slab < more) {
-		if (!p->mover || !p->mover->move.keep)
-			return -ENOMEM;
-		p->wanted = true; /* what that one keeps may be to be had again */
-		return -EAGAIN;
+		if (p->mover && p->mover->move.keep) { /* what that one keeps may be to be had again */
+			p->wanted = true;
+			return -EAGAIN;
+		}
+		p->moves += c->wants != 0; /* others who wait for the same are to ask again */
+		c->wants = 0;
+		return -ENOMEM;
 	}
 	while (c->total < want && free_for(c))
 		if (slabs_add(c))

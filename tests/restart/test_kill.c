@@ -500,6 +500,45 @@ static void test_moves(void **state)
 		}
 }
 
+/* The same without a kill, while sequences hold what moves: they go on, and K and V are what they were. */
+static void test_moves_live(void **state)
+{
+	uint64_t tokens[TOKENS + 1], cached;
+	struct toy t, other;
+
+	(void)state;
+	kept_start(&kept, tight);
+	attnd_t *a = daemon_connect(&kept.daemon), *b = daemon_connect(&kept.daemon);
+	assert_int_equal(toy_open(&t, a, 1), 0);
+	assert_int_equal(toy_open(&other, b, 2), 0);
+	for (unsigned p = 0; p < MOVED; p++) {
+		toy_tokens(tokens, TOKENS, FAMILY + p * 10000);
+		assert_int_equal(toy_prefill(&t, p + 1, tokens, TOKENS, &cached), 0);
+	}
+	assert_int_equal(attnd_seq_close(a, 1), 0);
+	assert_int_equal(attnd_seq_close(a, 2), 0);
+	assert_int_equal(daemon_number(&kept.daemon, "caches.0.blocks"), 3 * 128);
+	for (unsigned p = 0; p < OTHERS; p++) {
+		toy_tokens(tokens, TOKENS, 2 * FAMILY + p * 10000);
+		assert_int_equal(toy_prefill(&other, p + 1, tokens, TOKENS, &cached), 0);
+	}
+	assert_int_equal(daemon_number(&kept.daemon, "caches.0.blocks"), 2 * 128);
+	for (unsigned p = 2; p < MOVED; p++) {
+		struct attnd_row row = {.key = p + 1,
+					.start = TOKENS,
+					.tokens = tokens + TOKENS,
+					.num_tokens = 1,
+					.publish_upto = TOKENS + 1};
+
+		toy_tokens(tokens, TOKENS + 1, FAMILY + p * 10000);
+		assert_int_equal(toy_step(&t, 1, &row, 1, NULL), 0);
+		assert_int_equal(kept_check(&t, 100 + p, tokens, TOKENS + 1), TOKENS + 1);
+	}
+	attnd_disconnect(a);
+	attnd_disconnect(b);
+	kept_clean(&kept);
+}
+
 static void test_points(void **state)
 {
 	static const char *const names[] = {
@@ -528,10 +567,8 @@ static void test_points(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_random),
-		cmocka_unit_test(test_random_tight),
-		cmocka_unit_test(test_moves),
-		cmocka_unit_test(test_points),
+		cmocka_unit_test(test_random),	   cmocka_unit_test(test_random_tight), cmocka_unit_test(test_moves),
+		cmocka_unit_test(test_moves_live), cmocka_unit_test(test_points),
 	};
 	char path[256];
 

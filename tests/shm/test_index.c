@@ -114,7 +114,7 @@ static void test_no_pause(void **state)
 		worst_ns = ns > worst_ns ? ns : worst_ns;
 	}
 	print_message("# 2^20 inserts: %.0f ns each, the longest %.1f us; at most %llu links in one\n",
-		      (double)(cpu_ns() - start) / MANY, (double)worst_ns / 1e3, (unsigned long long)worst);
+		      (double)(cpu_ns() - start) / (double)MANY, (double)worst_ns / 1e3, (unsigned long long)worst);
 	assert_in_range(worst, 1, 200);
 	assert_null(x.old);
 	for (uint32_t id = 0; id < MANY; id += 1001)
