@@ -275,6 +275,19 @@ void cache_trade_places(struct cache *c, uint32_t id, uint32_t copy)
 	slabs_put(c, copy, old);
 }
 
+void cache_copy(struct cache *c, uint32_t from, uint32_t to)
+{
+	const struct where src = cache_where(c, from), dst = cache_where(c, to);
+
+	for (uint32_t i = 0; i < c->pool->num_nodes; i++)
+		if (cache_stores(c, dst.node, i))
+			memcpy((char *)c->pool->nodes[i].base + dst.offset,
+			       (const char *)c->pool->nodes[c->spread ? src.node : i].base + src.offset,
+			       c->block_bytes);
+	memcpy(cache_flags(c, to), cache_flags(c, from), c->flag_bytes);
+	memcpy(cache_tokens(c, to), cache_tokens(c, from), c->block_size * sizeof(uint64_t));
+}
+
 static void prefetch_removal(const struct cache *c, uint32_t id)
 {
 	const struct block_aux *a = cache_aux(c, id);

@@ -308,6 +308,9 @@ void cache_filled(struct cache *c, uint32_t id);
  */
 void cache_trade_places(struct cache *c, uint32_t id, uint32_t copy);
 
+/** All that a block holds, tokens included, into a private one that nobody reads yet. */
+void cache_copy(struct cache *c, uint32_t from, uint32_t to);
+
 /** It is held by somebody of this priority: so is all before it. */
 void cache_raise(struct cache *c, uint32_t id, uint32_t priority);
 /** All are equal from now on. */

@@ -467,7 +467,6 @@ void plan_commit(struct plan *p)
 		if (p->rows[i].seq)
 			commit_row(p, &p->rows[i]);
 	publish_rows(p);
-	publish_rows(p); /* a twin's row that let a later one, the tail's owner, go first */
 	rows_advanced(p);
 }
 

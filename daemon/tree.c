@@ -376,7 +376,7 @@ bool held_writable(const struct held *h, const struct cache *c, uint32_t ns, uin
 
 	if (a->state == BLOCK_PRIVATE)
 		return e->own && a->refs == 1;
-	if (slot < count || a->frozen || (a->owner && a->owner != h->serial))
+	if (slot < count || a->frozen || (a->owner && a->owner != h->serial) || h->stand != e->id)
 		return false;
 	return slot > count || find_child(c, ns, e->id, slot, token) == NONE;
 }
@@ -409,18 +409,29 @@ static bool publish_in_place(struct held *h, struct cache *c, uint32_t ns, uint3
 }
 
 /*
- * The owner of the tail that we stand in has computed the same next token in place: it publishes
- * first, so that its slots do not end up behind a child of their own block.
+ * Our slots of a published block, written in place, stand behind a child that another has published
+ * meanwhile with the same tokens: what we have beyond it is published from a copy. All of a block is
+ * copied here, at once: it takes two that compute the same continuation at the same time.
  */
-static bool owner_comes_first(const struct held *h, const struct cache *c, uint32_t slot, uint64_t token)
+static bool copy_tail(struct held *h, struct cache *c, uint32_t ns, uint32_t i)
 {
-	const struct block_aux *a;
+	uint32_t old = h->table[i].id,
+		 id = cache_make_room(c, h->account, 1, 1) ? NONE : cache_alloc(c, h->account, ns, i);
+	uint64_t filled = h->length - ((uint64_t)i << c->slots_shift);
+	bool own = h->table[i].own; /* else what we stand in holds it */
+	struct block_aux *a;
 
-	if (!slot || h->stand == NONE)
+	if (id == NONE)
 		return false;
-	a = cache_aux(c, h->stand);
-	return a->owner && a->owner != h->serial && slot == cache_count(c, h->stand) && a->fill > slot &&
-	       cache_tokens(c, h->stand)[slot] == token;
+	cache_copy(c, old, id);
+	a = cache_aux(c, id);
+	a->owner = h->serial;
+	a->fill = (uint16_t)(filled < c->block_size ? filled : c->block_size);
+	block_disown(c, old, h->serial);
+	held_set(h, c, i, id, true);
+	if (own)
+		cache_unref(c, h->account, old);
+	return true;
 }
 
 static void publish_private(struct held *h, struct cache *c, uint32_t ns, struct table_entry *e, uint64_t end)
@@ -467,7 +478,7 @@ uint64_t held_publish(struct held *h, struct cache *c, uint32_t ns, uint64_t upt
 				collapse_note(h, c, i);
 			continue;
 		}
-		if (cache_aux(c, e->id)->state == BLOCK_PUBLIC || owner_comes_first(h, c, slot, *tokens))
+		if (cache_aux(c, e->id)->state == BLOCK_PUBLIC && !copy_tail(h, c, ns, i))
 			break;
 		publish_private(h, c, ns, e, end);
 	}

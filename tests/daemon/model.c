@@ -1118,17 +1118,10 @@ static void run_job(struct model *m, struct mplan *p)
 	}
 }
 
-/* Its next token stands behind a block of somebody else's, or an owner is about to publish it. */
+/* What it needs for that, a hold or a copy, may take what is guaranteed to others, or there is no room for it. */
 static bool blocked(const struct cache *c, const struct held *h)
 {
-	uint32_t slot = (uint32_t)h->stand_pos % c->block_size;
-	const struct table_entry *e = &h->table[h->stand_pos / c->block_size];
-	const struct block_aux *a = h->stand == ATTND_BLOCK_NONE ? NULL : cache_aux(c, h->stand);
-
-	if ((cache_aux(c, e->id)->state == BLOCK_PUBLIC && e->id != h->stand) || c->commons)
-		return true;
-	return slot && a && a->owner && a->owner != h->serial && a->fill > slot && slot == cache_count(c, h->stand) &&
-	       cache_tokens(c, h->stand)[slot] == cache_tokens(c, e->id)[slot];
+	return c->commons || cache_aux(c, h->table[h->stand_pos / c->block_size].id)->state == BLOCK_PUBLIC;
 }
 
 static void commit_row(struct model *m, const struct mplan *p, const struct mrow *r, uint64_t before)

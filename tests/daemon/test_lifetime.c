@@ -320,8 +320,9 @@ static void test_twins(void **state)
 	assert_int_equal(referenced(c), 0);
 }
 
-/* Who has computed a token in the tail's place publishes it before one that has a copy. */
-static void test_owner_comes_first(void **state)
+/* What is acknowledged is seen at once, though another has computed the same in the tail's place, for itself so far.
+ */
+static void test_published_before_the_owner(void **state)
 {
 	(void)state;
 	open_seq(101, NULL, 0);
@@ -329,15 +330,38 @@ static void test_owner_comes_first(void **state)
 	open_seq(102, tokens(1, 5), 5);
 	extend(101, 5, tokens(2, 3), 3, 5); /* in place, private */
 	extend(102, 5, tokens(2, 3), 3, UINT64_MAX);
-	assert_int_equal(open_seq(103, tokens(1, 5), 5), 5);
-	close_seq(103);
-	extend(101, 8, tokens(3, 1), 1, UINT64_MAX);
-	extend(102, 8, tokens(3, 2), 2, UINT64_MAX);
-	assert_int_equal(c->index.used, 2); /* 101's block, and 102's from its tenth token on */
+	assert_int_equal(c->index.used, 2);
+	assert_int_equal(seq_find(e, 102)->in[0].held.stand_pos, 8);
+	extend(101, 8, tokens(3, 1), 1, UINT64_MAX); /* not in place: those slots are behind 102's block now */
 	assert_int_equal(seq_find(e, 101)->in[0].held.stand_pos, 9);
+	extend(102, 8, tokens(3, 2), 2, UINT64_MAX);
 	assert_int_equal(seq_find(e, 102)->in[0].held.stand_pos, 10);
 	close_seq(101);
 	close_seq(102);
+}
+
+/* So with a plan under way that writes in the tail's place: what it has beyond the other's is published, too. */
+static void test_published_beside_a_writer(void **state)
+{
+	struct plan *p;
+
+	(void)state;
+	open_seq(101, NULL, 0);
+	extend(101, 0, tokens(1, 5), 5, 5);
+	open_seq(102, tokens(1, 5), 5);
+	assert_int_equal(plan_in(e, 0, 101, 5, tokens(2, B), B, UINT64_MAX, &p), 0);
+	assert_false(p->rows[0].copies);
+	extend(102, 5, tokens(2, 3), 3, UINT64_MAX);
+	assert_int_equal(seq_find(e, 102)->in[0].held.stand_pos, 8);
+	plan_commit(p);
+	plan_end(p);
+	assert_int_equal(seq_find(e, 101)->in[0].held.stand_pos, B + 5);
+	assert_int_equal(c->index.used,
+			 4); /* the tail, 102's from its sixth token on, 101's from its ninth, the next */
+	assert_null(cache_check(c));
+	close_seq(101);
+	close_seq(102);
+	assert_int_equal(referenced(c), 0);
 }
 
 /* After a fork over private slots neither side writes in the block that both read. */
@@ -793,7 +817,8 @@ int main(void)
 		ONE(test_failed_write_is_invisible),
 		ONE(test_drafts),
 		ONE(test_twins),
-		ONE(test_owner_comes_first),
+		ONE(test_published_before_the_owner),
+		ONE(test_published_beside_a_writer),
 		ONE(test_frozen_tail),
 		ONE(test_frozen_full_block),
 		ONE(test_abandoned_in_place),
