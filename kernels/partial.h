@@ -17,7 +17,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
+#include "kernels.h"
 #include "scalar.h"
 
 struct attnd_partial {
@@ -65,10 +67,60 @@ static inline float attnd_partial_close(const struct attnd_partial *p, const flo
 	return (float)((double)m + log((double)*l));
 }
 
-/* lse of an empty one; its out is 0. */
-static inline float attnd_partial_none(const float *sink)
+static inline struct attnd_partial *attnd_partial_at(const void *base, const struct attnd_kv_format *fmt, uint32_t i)
 {
-	return sink ? *sink : -INFINITY;
+	return (struct attnd_partial *)((uintptr_t)base + (size_t)i * fmt->partial_bytes);
+}
+
+/* What a kernel set's merge does with d and s, neither of them empty: m, l and acc. */
+typedef void attnd_partial_merge_fn(const struct attnd_kv_format *fmt, struct attnd_partial *d,
+				    const struct attnd_partial *s);
+/* And its finish: acc * a / l of `dims` values as `type` at out. */
+typedef void attnd_partial_row_fn(enum attnd_kdtype type, const struct attnd_partial *p, float a, float l,
+				  uint32_t dims, void *out);
+
+/* The loops of every kernel set's merge and finish, compiled into each with its own functions. */
+static inline __attribute__((always_inline)) void attnd_partials_merge(const struct attnd_kv_format *fmt, void *dst,
+								       const void *src, uint32_t n,
+								       attnd_partial_merge_fn *merge)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		struct attnd_partial *d = attnd_partial_at(dst, fmt, i);
+		const struct attnd_partial *s = attnd_partial_at(src, fmt, i);
+
+		if (attnd_partial_empty(s))
+			continue;
+		if (attnd_partial_empty(d))
+			memcpy(d, s, fmt->partial_bytes);
+		else
+			merge(fmt, d, s);
+	}
+}
+
+static inline __attribute__((always_inline)) void attnd_partials_finish(const struct attnd_kv_format *fmt,
+									const void *partial, uint32_t n,
+									const float *sinks, enum attnd_kdtype type,
+									void *out, size_t out_head_stride, float *lse,
+									attnd_partial_row_fn *store)
+{
+	uint32_t dims = fmt->spec.head_dim_v;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct attnd_partial *p = attnd_partial_at(partial, fmt, i);
+		const float *sink = sinks ? &sinks[i] : NULL;
+		char *row = (char *)out + i * out_head_stride;
+		float a, l, e;
+
+		if (attnd_partial_empty(p)) {
+			e = sink ? *sink : -INFINITY;
+			memset(row, 0, (size_t)dims * attnd_kdtype_bytes(type));
+		} else {
+			e = attnd_partial_close(p, sink, &a, &l);
+			store(type, p, a, l, dims, row);
+		}
+		if (lse)
+			lse[i] = e;
+	}
 }
 
 #endif

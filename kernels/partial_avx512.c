@@ -4,7 +4,7 @@
  *
  * In:   partials of chunks (partial.h), sinks.
  * Out:  one partial of two; out rows and lse.
- * Next: partial_x86.h has the loops; daemon/exec.c writes rows to the arena.
+ * Next: daemon/exec.c writes rows to the arena.
  */
 #include "lanes_avx512.h"
 #include "partial_x86.h"
@@ -12,12 +12,12 @@
 attnd_merge_fn attnd_merge_any_avx512;
 void attnd_merge_any_avx512(const struct attnd_kv_format *fmt, void *dst, const void *src, uint32_t n)
 {
-	merge_partials(fmt, dst, src, n);
+	attnd_partials_merge(fmt, dst, src, n, merge_one);
 }
 
 attnd_finish_fn attnd_finish_any_avx512;
 void attnd_finish_any_avx512(const struct attnd_kv_format *fmt, const void *partial, uint32_t n, const float *sinks,
 			     enum attnd_kdtype out_dtype, void *out, size_t out_head_stride, float *lse)
 {
-	finish_partials(fmt, partial, n, sinks, out_dtype, out, out_head_stride, lse);
+	attnd_partials_finish(fmt, partial, n, sinks, out_dtype, out, out_head_stride, lse, finish_row);
 }

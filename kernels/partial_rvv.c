@@ -10,8 +10,9 @@
 #include "partial.h"
 #include "registry.h"
 
-static void merge_one(struct attnd_partial *d, const struct attnd_partial *s, size_t dims)
+static void merge_one(const struct attnd_kv_format *fmt, struct attnd_partial *d, const struct attnd_partial *s)
 {
+	size_t dims = fmt->spec.head_dim_v;
 	float a, b;
 
 	attnd_partial_join(d, s, &a, &b);
@@ -26,21 +27,11 @@ static void merge_one(struct attnd_partial *d, const struct attnd_partial *s, si
 
 void attnd_merge_any_rvv(const struct attnd_kv_format *fmt, void *dst, const void *src, uint32_t n)
 {
-	for (uint32_t i = 0; i < n; i++) {
-		struct attnd_partial *d = (void *)((char *)dst + (size_t)i * fmt->partial_bytes);
-		const struct attnd_partial *s = (const void *)((const char *)src + (size_t)i * fmt->partial_bytes);
-
-		if (attnd_partial_empty(s))
-			continue;
-		if (attnd_partial_empty(d))
-			memcpy(d, s, fmt->partial_bytes);
-		else
-			merge_one(d, s, fmt->spec.head_dim_v);
-	}
+	attnd_partials_merge(fmt, dst, src, n, merge_one);
 }
 
-static void finish_row(enum attnd_kdtype type, const struct attnd_partial *p, float a, float l, size_t dims,
-		       char *out)
+static void finish_row(enum attnd_kdtype type, const struct attnd_partial *p, float a, float l, uint32_t dims,
+		       void *out)
 {
 	size_t es = attnd_kdtype_bytes(type);
 
@@ -50,32 +41,15 @@ static void finish_row(enum attnd_kdtype type, const struct attnd_partial *p, fl
 
 		x = __riscv_vfdiv_vf_f32m4(x, l, vl);
 		if (type == ATTND_K_F32)
-			__riscv_vse32_v_f32m4((float *)(void *)out + i, x, vl);
+			__riscv_vse32_v_f32m4((float *)out + i, x, vl);
 		else
-			rvv_store16(out + i * es, type == ATTND_K_F16 ? rvv_to_f16(x, vl) : rvv_to_bf16(x, vl), vl);
+			rvv_store16((char *)out + i * es,
+				    type == ATTND_K_F16 ? rvv_to_f16(x, vl) : rvv_to_bf16(x, vl), vl);
 	}
 }
 
 void attnd_finish_any_rvv(const struct attnd_kv_format *fmt, const void *partial, uint32_t n, const float *sinks,
 			  enum attnd_kdtype out_dtype, void *out, size_t out_head_stride, float *lse)
 {
-	uint32_t dims = fmt->spec.head_dim_v;
-
-	for (uint32_t i = 0; i < n; i++) {
-		const struct attnd_partial *p =
-			(const void *)((const char *)partial + (size_t)i * fmt->partial_bytes);
-		const float *sink = sinks ? &sinks[i] : NULL;
-		char *row = (char *)out + i * out_head_stride;
-		float a, l, e;
-
-		if (attnd_partial_empty(p)) {
-			e = attnd_partial_none(sink);
-			memset(row, 0, (size_t)dims * attnd_kdtype_bytes(out_dtype));
-		} else {
-			e = attnd_partial_close(p, sink, &a, &l);
-			finish_row(out_dtype, p, a, l, dims, row);
-		}
-		if (lse)
-			lse[i] = e;
-	}
+	attnd_partials_finish(fmt, partial, n, sinks, out_dtype, out, out_head_stride, lse, finish_row);
 }
