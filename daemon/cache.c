@@ -281,9 +281,7 @@ void cache_copy(struct cache *c, uint32_t from, uint32_t to)
 
 	for (uint32_t i = 0; i < c->pool->num_nodes; i++)
 		if (cache_stores(c, dst.node, i))
-			memcpy((char *)c->pool->nodes[i].base + dst.offset,
-			       (const char *)c->pool->nodes[c->spread ? src.node : i].base + src.offset,
-			       c->block_bytes);
+			memcpy(cache_piece(c, dst, i), cache_piece(c, src, i), c->block_bytes);
 	memcpy(cache_flags(c, to), cache_flags(c, from), c->flag_bytes);
 	memcpy(cache_tokens(c, to), cache_tokens(c, from), c->block_size * sizeof(uint64_t));
 }

@@ -198,6 +198,11 @@ static inline struct where cache_where_is(const struct cache *c, uint64_t place)
 	return (struct where){node, (place >> 32) * c->pool->slab_bytes +
 					    (at - node * c->blocks_per_node) * c->block_bytes};
 }
+/** A block's piece on a node; of a spread cache the only one, whatever node is asked for. */
+static inline char *cache_piece(const struct cache *c, struct where w, uint32_t node)
+{
+	return (char *)c->pool->nodes[c->spread ? w.node : node].base + w.offset;
+}
 static inline uint64_t cache_place(const struct cache *c, uint32_t id)
 {
 	return atomic_load_explicit(&cache_block(c, id)->place, memory_order_relaxed);

@@ -58,15 +58,13 @@ static bool in_use(const struct held *h)
 
 static bool same_layer(const struct cache *c, const struct table_entry *e, uint32_t other, uint32_t layer)
 {
-	struct where w = cache_where(c, e->id);
+	struct where w = cache_where(c, e->id), o = cache_where(c, other);
 
 	for (uint32_t i = 0; i < c->pool->num_nodes; i++) {
-		uint32_t there = c->spread ? cache_block_node(c, other) : i;
 		size_t bytes = c->nodes[i].fmt.layer_bytes;
 
 		if (cache_stores(c, w.node, i) &&
-		    memcmp((const char *)c->pool->nodes[i].base + w.offset + layer * bytes,
-			   (const char *)c->pool->nodes[there].base + cache_offset(c, other) + layer * bytes, bytes))
+		    memcmp(cache_piece(c, w, i) + layer * bytes, cache_piece(c, o, i) + layer * bytes, bytes))
 			return false;
 	}
 	return true;

@@ -21,9 +21,8 @@ enum {
 static char *layer_slice(const struct job *j, uint32_t node, const struct table_entry *e, uint32_t layer)
 {
 	const struct cache *c = j->plan->cache;
-	struct where w = cache_where(c, e->id);
 
-	return j->bases[c->spread ? w.node : node] + w.offset + layer * c->nodes[node].fmt.layer_bytes;
+	return cache_piece(c, cache_where(c, e->id), node) + layer * c->nodes[node].fmt.layer_bytes;
 }
 
 static uint8_t *layer_flags(const struct job *j, uint32_t node, const struct table_entry *e, uint32_t layer)
@@ -503,8 +502,6 @@ int exec_prepare(struct job *j, uint32_t threads)
 	j->team.run = run_item;
 	j->team.urgent = p->max_row <= 1;
 	fill_phases(j);
-	for (uint32_t i = 0; i < p->cache->pool->num_nodes; i++)
-		j->bases[i] = p->cache->pool->nodes[i].base;
 	atomic_store_explicit(&j->error, 0, memory_order_relaxed);
 	atomic_store_explicit(&j->bytes_read, 0, memory_order_relaxed);
 	atomic_store_explicit(&j->team.cancelled, false, memory_order_relaxed);

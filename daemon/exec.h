@@ -41,7 +41,6 @@ struct job {
 	struct attnd_attn attn;
 	const struct work_list *work;
 	const struct attend_list *list; /* NULL: K/V only */
-	char *bases[POOL_MAX_NODES];	/* of the pool's nodes */
 	uint32_t layer, src_layer;
 	uint32_t flags; /* ATTND_JOB_* */
 	bool store;	/* K/V of this job are to be written */

@@ -43,8 +43,6 @@ int export_begin(struct export *x, struct seq *s, uint32_t cache_index, uint32_t
 	r = held_fork(&x->held, &s->in[cache_index].held, c, (uint64_t)start + n);
 	if (r)
 		return r;
-	for (uint32_t i = 0; i < c->pool->num_nodes; i++)
-		x->bases[i] = c->pool->nodes[i].base;
 	x->epoch = slabs_read(c);
 	return 0;
 }
@@ -69,12 +67,11 @@ static void read_block(const struct export *x, uint32_t node, uint32_t position,
 	const struct attnd_wire_cache *id = &c->identity;
 	const struct cache_node *m = &c->nodes[node];
 	const struct table_entry *e = &x->held.table[position >> c->slots_shift];
-	struct where w = cache_where(c, e->id);
 	size_t esz = attnd_kdtype_bytes((enum attnd_kdtype)id->kv_dtype), k_row = id->head_dim * esz,
 	       v_row = id->head_dim_v * esz, token = position - x->start, head = token * id->num_kv_heads + m->head0;
 	const struct attnd_slots_args a = {
 		.fmt = &m->fmt,
-		.block = x->bases[c->spread ? w.node : node] + w.offset + x->layer * m->fmt.layer_bytes,
+		.block = cache_piece(c, cache_where(c, e->id), node) + x->layer * m->fmt.layer_bytes,
 		.flags = e->flags + (size_t)x->layer * id->num_kv_heads + m->head0,
 		.k = x->k + head * k_row,
 		.v = x->v ? x->v + head * v_row : NULL,

@@ -22,9 +22,8 @@ struct export
 	struct held held;
 	uint32_t layer;
 	uint32_t start, n;
-	uint32_t items; /* of each NUMA node */
-	uint32_t epoch; /* of slabs_read */
-	char *bases[POOL_MAX_NODES];
+	uint32_t items;		    /* of each NUMA node */
+	uint32_t epoch;		    /* of slabs_read */
 	char *k, *v;		    /* v NULL: part of k */
 	float *k_scales, *v_scales; /* NULL: none */
 };

@@ -74,7 +74,7 @@ static void repack_layer(const struct repack *x, uint32_t id, uint32_t node, uin
 	bool scaled = n->fmt.spec.scale == ATTND_K_SCALE_DYNAMIC;
 	struct attnd_slots_args a = {
 		.fmt = &x->old[node],
-		.block = (char *)c->pool->nodes[node].base + cache_offset(c, id) + layer * n->fmt.layer_bytes,
+		.block = cache_piece(c, cache_where(c, id), node) + layer * n->fmt.layer_bytes,
 		.flags = cache_flags(c, id) + (size_t)layer * c->identity.num_kv_heads + n->head0,
 		.k = w->k,
 		.v = n->fmt.spec.v_in_k ? NULL : w->v,

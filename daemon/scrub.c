@@ -22,12 +22,13 @@ static uint64_t begin(const struct cache *c, uint32_t id)
 
 static uint64_t add_layer(const struct cache *c, uint32_t id, uint32_t layer, uint64_t hash)
 {
+	struct where w = cache_where(c, id);
+
 	for (uint32_t i = 0; i < c->pool->num_nodes; i++) {
 		size_t bytes = c->nodes[i].fmt.layer_bytes;
 
-		if (cache_stores(c, cache_block_node(c, id), i))
-			hash = seal_bytes((const char *)c->pool->nodes[i].base + cache_offset(c, id) + layer * bytes,
-					  bytes, hash);
+		if (cache_stores(c, w.node, i))
+			hash = seal_bytes(cache_piece(c, w, i) + layer * bytes, bytes, hash);
 	}
 	return hash;
 }

@@ -598,8 +598,7 @@ static void copy_some(struct cache *c)
 	uint64_t at = m->done % c->block_bytes, n = c->block_bytes - at;
 
 	n = n < COPY_SLICE ? n : COPY_SLICE;
-	memcpy((char *)c->pool->nodes[c->spread ? to.node : node].base + to.offset + at,
-	       (const char *)c->pool->nodes[c->spread ? from.node : node].base + from.offset + at, n);
+	memcpy(cache_piece(c, to, node) + at, cache_piece(c, from, node) + at, n);
 	m->done += n;
 }
 
