@@ -354,20 +354,17 @@ static void test_stopped_daemon(void **state)
 	struct daemon d;
 	struct toy t;
 	attnd_t *a;
-	int status;
 
 	(void)state;
 	assert_int_equal(daemon_start(&d, args), 0);
 	options.socket = d.socket;
 	assert_int_equal(attnd_connect(&a, &options), 0);
 	assert_int_equal(toy_open(&t, a, 1), 0);
-	kill(d.pid, SIGSTOP);
-	assert_int_equal(waitpid(d.pid, &status, WUNTRACED), d.pid);
-	assert_true(WIFSTOPPED(status));
+	assert_int_equal(daemon_freeze(&d), 0);
 	uint64_t before = attnd_now_ns();
 	assert_int_equal(attnd_ping(a, 300000), -ETIMEDOUT);
 	assert_in_range(attnd_now_ns() - before, 200000000, UINT64_C(8000000000));
-	kill(d.pid, SIGCONT);
+	daemon_thaw(&d);
 	toy_tokens(tokens, 20, 1);
 	int e = -ETIMEDOUT;
 	for (int i = 0; i < 50 && e == -ETIMEDOUT; i++)

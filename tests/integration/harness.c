@@ -135,6 +135,19 @@ int daemon_end(struct daemon *d, int sig)
 	return -ETIMEDOUT;
 }
 
+int daemon_freeze(struct daemon *d)
+{
+	int status;
+
+	kill(d->pid, SIGSTOP);
+	return waitpid(d->pid, &status, WUNTRACED) == d->pid && WIFSTOPPED(status) ? 0 : -ECHILD;
+}
+
+void daemon_thaw(struct daemon *d)
+{
+	kill(d->pid, SIGCONT);
+}
+
 static void print_log(const struct daemon *d)
 {
 	char path[80], line[512];

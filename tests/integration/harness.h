@@ -35,6 +35,10 @@ int daemon_again(struct daemon *d, const char *const *args);
 /** Send a signal, wait at most 30 s: the wait status, or -ETIMEDOUT (then it is killed). */
 int daemon_end(struct daemon *d, int sig);
 
+/** It stands still from when this returns until daemon_thaw(). 0 or -errno. */
+int daemon_freeze(struct daemon *d);
+void daemon_thaw(struct daemon *d);
+
 /** End it if it runs, remove its directory; its log becomes TAP comments when it did not exit 0. */
 void daemon_clean(struct daemon *d);
 
