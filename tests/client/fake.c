@@ -543,7 +543,7 @@ attnd_t *fake_connect(struct fake *f, const struct attnd_connect_options *option
 	attnd_t *a = NULL;
 
 	o.socket = f->path;
-	o.timeout_us = o.timeout_us ? o.timeout_us : 2000000;
+	o.timeout_us = o.timeout_us ? o.timeout_us : 60000000;
 	assert_int_equal(attnd_connect(&a, &o), 0);
 	return a;
 }

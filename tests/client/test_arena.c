@@ -114,7 +114,7 @@ static void segment_count_is_limited(void **state)
 static void silent_registration_ends(void **state)
 {
 	struct fake *f = *state;
-	attnd_t *a = fake_connect(f, &(struct attnd_connect_options){.timeout_us = 100000});
+	attnd_t *a = fake_connect(f, &(struct attnd_connect_options){.timeout_us = 2000000});
 	void *p;
 
 	FAKE_HOW(f, silent_segment, true);

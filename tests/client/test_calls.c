@@ -269,7 +269,7 @@ static void opens_complete_out_of_order(void **state)
 	fake_wait_log(f, 8);
 	fake_release(f, true);
 	for (uint32_t i = 6; i-- > 0;) {
-		assert_int_equal(attnd_next(a, &r, 1000000), 0);
+		assert_int_equal(attnd_next(a, &r, 30000000), 0);
 		assert_int_equal(r.job, job[i]);
 		assert_int_equal(r.value, i + 1);
 	}

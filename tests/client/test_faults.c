@@ -106,7 +106,7 @@ static void use_sequences(attnd_t *a)
 
 static void use_all(struct fake *f, bool lose)
 {
-	const struct attnd_connect_options o = {.socket = f->path, .timeout_us = 2000000};
+	const struct attnd_connect_options o = {.socket = f->path, .timeout_us = 10000000};
 	uint64_t length, key = 1;
 	attnd_t *a = NULL;
 

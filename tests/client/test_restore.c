@@ -48,14 +48,14 @@ static void idle_restart_is_not_noticed(void **state)
 static void reconnect_waits_for_the_daemon(void **state)
 {
 	struct fake *f = *state;
-	attnd_t *a = fake_connect(f, &(struct attnd_connect_options){.timeout_us = 300000});
+	attnd_t *a = fake_connect(f, &(struct attnd_connect_options){.timeout_us = 2000000});
 	uint64_t before;
 
 	fake_kill(f);
 	usleep(120000);
 	before = attnd_now_ns();
 	assert_int_equal(attnd_ping(a, 0), -ECONNREFUSED);
-	assert_in_range(attnd_now_ns() - before, 250 * MS, 10000 * MS);
+	assert_in_range(attnd_now_ns() - before, 1900 * MS, 30000 * MS);
 	assert_non_null(strstr(attnd_strerror(a, -ECONNREFUSED), "connect timeout"));
 	fake_start(f);
 	assert_int_equal(attnd_ping(a, 0), 0);
@@ -513,7 +513,7 @@ static void close_of_a_lost_sequence(void **state)
 	assert_int_equal(attnd_wait(a, job, NULL), -ECONNRESET);
 	before = attnd_now_ns();
 	assert_int_equal(attnd_seq_close(a, 1), 0); /* no daemon is waited for */
-	assert_true(attnd_now_ns() - before < 1000 * MS);
+	assert_true(attnd_now_ns() - before < 30000 * MS);
 	FAKE_HOW(f, hold, false);
 	fake_start(f);
 	assert_int_equal(attnd_reopen(a, (uint64_t[]){1}, 1, &length), -ENOENT);

@@ -267,7 +267,7 @@ static void test_in_flight(void **state)
 /* More at once than may be in flight: taken bit by bit, all answered. */
 static void test_flood_in_flight(void **state)
 {
-	struct attnd_sqe ping = {.opcode = ATTND_OP_PING, .deadline_us = 1000000};
+	struct attnd_sqe ping = {.opcode = ATTND_OP_PING, .deadline_us = RAW_DEADLINE_US};
 	struct attnd_cqe c;
 	struct raw r;
 
@@ -277,7 +277,8 @@ static void test_flood_in_flight(void **state)
 	assert_int_equal(raw_segment(&r, 0, 65536), 0);
 	for (unsigned i = 0; i < 64; i++) {
 		struct attnd_sqe s =
-			i % 2 ? ping : (struct attnd_sqe){.opcode = ATTND_OP_PLAN_END, .deadline_us = 1000000};
+			i % 2 ? ping
+			      : (struct attnd_sqe){.opcode = ATTND_OP_PLAN_END, .deadline_us = RAW_DEADLINE_US};
 
 		s.user_data = i;
 		raw_put(&r, &s);
@@ -424,7 +425,7 @@ static void test_others_names(void **state)
 /* One that floods and never reads an answer; another one's steps all come through. */
 static void test_flood(void **state)
 {
-	struct attnd_sqe ping = {.opcode = ATTND_OP_PING, .deadline_us = 1000000};
+	struct attnd_sqe ping = {.opcode = ATTND_OP_PING, .deadline_us = RAW_DEADLINE_US};
 	struct raw r;
 	struct toy t;
 

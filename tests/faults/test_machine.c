@@ -387,7 +387,7 @@ static void test_stopped_client(void **state)
 	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
 	pid_t pid = fork();
 	if (pid == 0) {
-		struct attnd_sqe ping = {.opcode = ATTND_OP_PING, .deadline_us = 1000000};
+		struct attnd_sqe ping = {.opcode = ATTND_OP_PING, .deadline_us = RAW_DEADLINE_US};
 		struct raw r;
 
 		if (raw_connect(&r, d.socket))

@@ -90,7 +90,7 @@ static int ask_by_entries(void)
 
 	WANT(raw_connect(&r, daemon_.socket) == 0);
 	for (unsigned op = 0; op < 256; op++) {
-		struct attnd_sqe s = {.opcode = (uint8_t)op, .deadline_us = 1000000, .user_data = op};
+		struct attnd_sqe s = {.opcode = (uint8_t)op, .deadline_us = RAW_DEADLINE_US, .user_data = op};
 
 		if (op == ATTND_OP_PIN || op == ATTND_OP_UNPIN)
 			WANT(raw_call(&r, &s, &c) < 0);

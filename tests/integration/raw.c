@@ -13,7 +13,7 @@
 #include "../../shm/futex.h"
 #include "raw.h"
 
-#define RAW_WAIT_NS UINT64_C(10000000000)
+#define RAW_WAIT_NS UINT64_C(60000000000)
 
 struct attnd_msg_hello raw_hello(void)
 {

@@ -12,6 +12,9 @@
 #include "../../proto/wire.h"
 #include "../../shm/ring.h"
 
+/** Of entries whose deadline is not what is tested: a loaded machine stays far below it. */
+#define RAW_DEADLINE_US 60000000u
+
 struct raw {
 	int sock, wake; /* -1: none */
 	struct attnd_msg_welcome welcome;
@@ -42,7 +45,7 @@ int raw_segment(struct raw *r, uint32_t index, size_t bytes);
 /** Publish an entry and ring the doorbell if the daemon sleeps. The caller knows that there is room. */
 void raw_put(struct raw *r, const struct attnd_sqe *sqe);
 
-/** The next completion, within 10 s: 0, -ETIMEDOUT, or -ECONNRESET when the session was closed. */
+/** The next completion, within a minute: 0, -ETIMEDOUT, or -ECONNRESET when the session was closed. */
 int raw_wait(struct raw *r, struct attnd_cqe *ret);
 
 /** raw_put and raw_wait: the completion's res, or raw_wait's error. */

@@ -43,7 +43,7 @@ static void assert_alive(void)
 {
 	struct raw r;
 	struct attnd_cqe c;
-	struct attnd_sqe ping = {.opcode = ATTND_OP_PING, .user_data = 1, .deadline_us = 1000000};
+	struct attnd_sqe ping = {.opcode = ATTND_OP_PING, .user_data = 1, .deadline_us = RAW_DEADLINE_US};
 
 	assert_int_equal(raw_connect(&r, daemon_.socket), 0);
 	assert_int_equal(raw_call(&r, &ping, &c), 0);
@@ -247,7 +247,7 @@ static void test_garbage(void **state)
 	int e = raw_message(&r, junk, sizeof(junk), -1, &reply);
 	assert_true(e < 0);
 	raw_close(&r);
-	struct attnd_sqe ping = {.opcode = ATTND_OP_PING, .deadline_us = 1000000};
+	struct attnd_sqe ping = {.opcode = ATTND_OP_PING, .deadline_us = RAW_DEADLINE_US};
 	struct attnd_cqe c;
 	assert_int_equal(raw_call(&other, &ping, &c), 0);
 	raw_close(&other);

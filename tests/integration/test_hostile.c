@@ -50,7 +50,7 @@ static int test_end(void **state)
 
 static struct attnd_sqe ping(uint32_t user_data)
 {
-	return (struct attnd_sqe){.opcode = ATTND_OP_PING, .user_data = user_data, .deadline_us = 1000000};
+	return (struct attnd_sqe){.opcode = ATTND_OP_PING, .user_data = user_data, .deadline_us = RAW_DEADLINE_US};
 }
 
 static void connect_small(struct raw *r)
@@ -209,7 +209,7 @@ static void test_changing_memory(void **state)
 		struct attnd_sqe s = {.opcode = ATTND_OP_CACHE_OPEN,
 				      .flags = ATTND_CACHE_CREATE,
 				      .user_data = (uint32_t)i,
-				      .deadline_us = 1000000,
+				      .deadline_us = RAW_DEADLINE_US,
 				      .obj = {.bytes = sizeof(cache)}};
 		struct attnd_cqe c;
 		*p = cache;

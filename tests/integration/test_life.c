@@ -233,7 +233,7 @@ static void test_sigterm(void **state)
 
 	(void)state;
 	toy_tokens(tokens, 256, 1);
-	struct attnd_connect_options options = {.socket = daemon_.socket, .timeout_us = 300000};
+	struct attnd_connect_options options = {.socket = daemon_.socket, .timeout_us = 3000000};
 	attnd_t *a = NULL;
 	assert_int_equal(attnd_connect(&a, &options), 0);
 	assert_int_equal(toy_open(&t, a, 1), 0);

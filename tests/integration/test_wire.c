@@ -46,14 +46,14 @@ static uint16_t cache_, cache8_; /* f32; int8 with static scales */
 
 static struct attnd_sqe ping(void)
 {
-	return (struct attnd_sqe){.opcode = ATTND_OP_PING, .user_data = 1, .deadline_us = 1000000};
+	return (struct attnd_sqe){.opcode = ATTND_OP_PING, .user_data = 1, .deadline_us = RAW_DEADLINE_US};
 }
 
 static struct attnd_sqe with_payload(uint8_t opcode, uint32_t bytes)
 {
 	return (struct attnd_sqe){.opcode = opcode,
 				  .user_data = 2,
-				  .deadline_us = 1000000,
+				  .deadline_us = RAW_DEADLINE_US,
 				  .obj = {.bytes = bytes, .payload = AT_PAYLOAD}};
 }
 
@@ -118,27 +118,28 @@ static struct attnd_sqe namespace(void)
 static struct attnd_sqe grant(void)
 {
 	return (struct attnd_sqe){
-		.opcode = ATTND_OP_GRANT, .user_data = 3, .deadline_us = 1000000, .grant = {.cache = cache_}};
+		.opcode = ATTND_OP_GRANT, .user_data = 3, .deadline_us = RAW_DEADLINE_US, .grant = {.cache = cache_}};
 }
 
 static struct attnd_sqe scales(void)
 {
 	return (struct attnd_sqe){.opcode = ATTND_OP_SCALES,
 				  .user_data = 4,
-				  .deadline_us = 1000000,
+				  .deadline_us = RAW_DEADLINE_US,
 				  .scales = {.cache = cache8_, .k_scale = 0.5f, .v_scale = 0.25f}};
 }
 
 static struct attnd_sqe seq(uint8_t opcode)
 {
-	return (struct attnd_sqe){.opcode = opcode, .user_data = 5, .deadline_us = 1000000, .sequence = {.key = KEY}};
+	return (struct attnd_sqe){
+		.opcode = opcode, .user_data = 5, .deadline_us = RAW_DEADLINE_US, .sequence = {.key = KEY}};
 }
 
 static struct attnd_sqe peek_key(void)
 {
 	return (struct attnd_sqe){.opcode = ATTND_OP_PEEK_KEY,
 				  .user_data = 8,
-				  .deadline_us = 1000000,
+				  .deadline_us = RAW_DEADLINE_US,
 				  .peek = {.cache = cache_, .key = AT_OUT}};
 }
 
@@ -146,7 +147,7 @@ static struct attnd_sqe export(void)
 {
 	return (struct attnd_sqe){.opcode = ATTND_OP_EXPORT,
 				  .user_data = 9,
-				  .deadline_us = 1000000,
+				  .deadline_us = RAW_DEADLINE_US,
 				  .kv = {.cache = cache_, .key = KEY, .num_tokens = ROW_TOKENS, .data = AT_OUT}};
 }
 
@@ -191,7 +192,7 @@ static struct attnd_sqe plan(void)
 	struct attnd_sqe s = {
 		.opcode = ATTND_OP_PLAN,
 		.user_data = 6,
-		.deadline_us = 1000000,
+		.deadline_us = RAW_DEADLINE_US,
 		.plan = {.tag = TAG, .cache = cache_, .rows = AT_ROWS, .status = AT_STATUS, .num_rows = 1}};
 
 	for (uint64_t i = 0; i < ROW_TOKENS; i++)
@@ -207,7 +208,7 @@ static struct attnd_sqe extend(void)
 	return (struct attnd_sqe){
 		.opcode = ATTND_OP_EXTEND,
 		.user_data = 7,
-		.deadline_us = 1000000,
+		.deadline_us = RAW_DEADLINE_US,
 		.job = {.plan = TAG, .q = AT_Q, .k = AT_K, .v = AT_V, .out = AT_OUT, .lse = AT_LSE}};
 }
 
@@ -496,9 +497,10 @@ static void test_plan(void **state)
 	assert_int_equal(STATUS[2].status, 0);
 	assert_int_equal(STATUS[3].status, -EINVAL);
 
-	REFUSED(((struct attnd_sqe){.opcode = ATTND_OP_PLAN_END, .deadline_us = 1000, .plan = {.tag = 44}}), ,
-		-ESTALE, PLAN);
-	DONE(((struct attnd_sqe){.opcode = ATTND_OP_PLAN_END, .deadline_us = 1000, .plan = {.tag = TAG}}));
+	REFUSED(((struct attnd_sqe){
+			.opcode = ATTND_OP_PLAN_END, .deadline_us = RAW_DEADLINE_US, .plan = {.tag = 44}}),
+		, -ESTALE, PLAN);
+	DONE(((struct attnd_sqe){.opcode = ATTND_OP_PLAN_END, .deadline_us = RAW_DEADLINE_US, .plan = {.tag = TAG}}));
 	assert_int_equal(failures, 0);
 }
 
@@ -609,7 +611,8 @@ static void test_cancel(void **state)
 {
 	(void)state;
 	failures = 0;
-	struct attnd_sqe cancel = {.opcode = ATTND_OP_CANCEL, .deadline_us = 1000, .cancel = {.target = 12345}};
+	struct attnd_sqe cancel = {
+		.opcode = ATTND_OP_CANCEL, .deadline_us = RAW_DEADLINE_US, .cancel = {.target = 12345}};
 
 	REFUSED(cancel, , -ENOENT, TARGET);
 	REFUSED(cancel, s.cancel.reserved = 1, -EINVAL, RESERVED);
