@@ -76,7 +76,7 @@ static struct account *make(const struct cache *c)
 	struct account *a = calloc(1, sizeof(*a));
 
 	for (uint32_t i = 0; a && i < c->num_ext; i++) {
-		if (c->ext[i].aux && cover(c, a, i)) {
+		if (c->ext[i].block && cover(c, a, i)) {
 			account_free(a);
 			return NULL;
 		}
@@ -98,8 +98,8 @@ static int make_commons(struct cache *c)
 	if (!a)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < c->num_ext; i++)
-		for (uint32_t b = 0; c->ext[i].aux && b < c->blocks_per_slab; b++)
-			a->count[i][b] = aux_hold(&c->ext[i].aux[b]);
+		for (uint32_t b = 0; c->ext[i].block && b < c->blocks_per_slab; b++)
+			a->count[i][b] = aux_hold(cache_aux(c, i * c->blocks_per_slab + b));
 	put(c, a);
 	c->commons = a;
 	c->claimed = 0;

@@ -364,9 +364,9 @@ void cache_raise(struct cache *c, uint32_t id, uint32_t priority)
 void cache_level(struct cache *c)
 {
 	for (uint32_t i = 0; i < c->num_ext; i++) {
-		for (uint32_t b = 0; c->ext[i].aux && b < c->blocks_per_slab; b++) {
+		for (uint32_t b = 0; c->ext[i].block && b < c->blocks_per_slab; b++) {
 			uint32_t id = i * c->blocks_per_slab + b;
-			struct block_aux *a = &c->ext[i].aux[b];
+			struct block_aux *a = cache_aux(c, id);
 			bool listed = a->state == BLOCK_PUBLIC && !aux_hold(a) && !a->kids && a->priority;
 
 			if (listed)
@@ -684,14 +684,20 @@ static void set_peek_salt(struct cache *c)
 	crypto_generichash_final(&h, c->peek_salt, sizeof(c->peek_salt));
 }
 
+/* Of as many extents as the pool has slabs: there are never more. */
+static size_t aux_bytes(const struct cache *c)
+{
+	return (size_t)c->pool->num_slabs * c->blocks_per_slab * sizeof(*c->aux);
+}
+
 static void cache_free(struct cache *c)
 {
 	for (uint32_t i = 0; i < c->num_ext; i++) {
-		free(c->ext[i].aux);
 		free(c->ext[i].at);
 		free(c->where[i]);
 	}
 	free(c->where);
+	attnd_table_free(c->aux, aux_bytes(c));
 	attnd_index_destroy(&c->index);
 	free(c->ext);
 	free(c->scales);
@@ -723,9 +729,10 @@ static int cache_make(struct pool *p, struct ns_table *ns, struct attnd_counters
 	c->scrub.id = c->scrub.want = NONE;
 	r = set_format(c, features, field);
 	if (!r) {
+		c->aux = attnd_table_alloc(aux_bytes(c));
 		c->scales = calloc(id->num_layers, sizeof(*c->scales));
 		c->where = calloc(p->num_slabs, sizeof(*c->where));
-		r = c->scales && c->where ? attnd_index_init(&c->index, index_key, index_next, c) : -ENOMEM;
+		r = c->aux && c->scales && c->where ? attnd_index_init(&c->index, index_key, index_next, c) : -ENOMEM;
 	}
 	if (r) {
 		cache_free(c);
@@ -803,7 +810,7 @@ static void restore_free(struct cache *c, const struct restored_cache *r, bool w
 	for (uint32_t id = all; id-- > 0;) {
 		struct block_extent *e = cache_ext(c, id);
 
-		if (!e->aux || cache_aux(c, id)->state == BLOCK_PUBLIC || (e->slab != UINT32_MAX) != with_slab)
+		if (!e->block || cache_aux(c, id)->state == BLOCK_PUBLIC || (e->slab != UINT32_MAX) != with_slab)
 			continue;
 		while (*place < all && (c->ext[*place / n].slab == UINT32_MAX || r->taken[*place]))
 			++*place;
@@ -957,7 +964,7 @@ const char *cache_check(const struct cache *c)
 	uint64_t free = 0, idle = 0, total = 0, listed = 0, leaves = 0, pub = 0;
 
 	for (uint32_t id = 0; id < c->num_ext * c->blocks_per_slab; id++) {
-		const struct block_aux *a = cache_ext(c, id)->aux ? cache_aux(c, id) : NULL;
+		const struct block_aux *a = cache_ext(c, id)->block ? cache_aux(c, id) : NULL;
 		const char *bad = a ? check_block(c, id) : NULL;
 
 		if (bad)

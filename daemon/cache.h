@@ -60,7 +60,6 @@ struct block_extent {
 	struct attnd_block *block; /* NULL: no blocks */
 	uint64_t *tokens;
 	uint8_t *flags; /* [blocks][layers][kv heads] */
-	struct block_aux *aux;
 	struct attnd_extent mem;
 	uint32_t nowhere; /* of its blocks, those without a place */
 	uint32_t slab;	  /* UINT32_MAX: none */
@@ -105,6 +104,7 @@ struct cache {
 	double flops_a_ns;	  /* of a thread with these kernels, about: to cut work by */
 	struct block_extent *ext;
 	uint32_t num_ext, cap_ext;
+	struct block_aux *aux;	  /* by id */
 	_Atomic uint64_t **where; /* [pool's slabs][blocks]: node << 56 | offset; workers read it, too */
 	uint32_t num_slabs;
 	struct attnd_index index;
@@ -160,7 +160,7 @@ static inline struct attnd_block *cache_block(const struct cache *c, uint32_t id
 }
 static inline struct block_aux *cache_aux(const struct cache *c, uint32_t id)
 {
-	return &c->ext[id / c->blocks_per_slab].aux[id % c->blocks_per_slab];
+	return &c->aux[id];
 }
 static inline uint64_t *cache_tokens(const struct cache *c, uint32_t id)
 {

@@ -228,7 +228,7 @@ static void tell_some(struct events *e)
 			e->at_id = 0;
 			continue;
 		}
-		if (!cache_ext(c, id)->aux) {
+		if (!cache_ext(c, id)->block) {
 			e->at_id = (id / c->blocks_per_slab + 1) * c->blocks_per_slab;
 			continue;
 		}

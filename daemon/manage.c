@@ -290,7 +290,7 @@ static uint32_t next_root(struct chore *o)
 
 	for (int i = 0; i < ROOT_SLICE && o->root < all; i++) {
 		id = o->root++;
-		if (cache_ext(c, id)->aux && cache_aux(c, id)->state == BLOCK_PUBLIC &&
+		if (cache_ext(c, id)->block && cache_aux(c, id)->state == BLOCK_PUBLIC &&
 		    cache_block(c, id)->parent == ATTND_BLOCK_NONE)
 			return id;
 	}
@@ -318,7 +318,7 @@ static bool tree_slice(const struct leader *l, struct chore *o)
 	const struct cache *c = o->cache;
 
 	if (o->at != ATTND_BLOCK_NONE &&
-	    (!cache_ext(c, o->at)->aux || cache_block(c, o->at)->generation != o->generation ||
+	    (!cache_ext(c, o->at)->block || cache_block(c, o->at)->generation != o->generation ||
 	     cache_aux(c, o->at)->state != BLOCK_PUBLIC))
 		o->at = ATTND_BLOCK_NONE;
 	for (int i = 0; i < TREE_SLICE && o->left; i++) {

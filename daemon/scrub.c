@@ -44,7 +44,7 @@ uint64_t scrub_hash(const struct cache *c, uint32_t id)
 
 static bool has_work(const struct cache *c, uint32_t id)
 {
-	return cache_ext(c, id)->aux && cache_aux(c, id)->state == BLOCK_PUBLIC &&
+	return cache_ext(c, id)->block && cache_aux(c, id)->state == BLOCK_PUBLIC &&
 	       cache_count(c, id) == c->block_size && (cache_aux(c, id)->verify || !cache_block(c, id)->hash);
 }
 

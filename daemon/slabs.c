@@ -121,7 +121,6 @@ static void list_extent(struct cache *c, uint32_t i)
 
 static void drop_parts(struct cache *c, uint32_t i)
 {
-	free(c->ext[i].aux);
 	free(c->ext[i].at);
 	free(c->where[i]);
 	c->where[i] = NULL;
@@ -138,14 +137,13 @@ int slabs_extent(struct cache *c, uint32_t i)
 	e->flags = (uint8_t *)(e->tokens + (size_t)n * c->block_size);
 	e->slab = UINT32_MAX;
 	e->nowhere = n;
-	e->aux = calloc(n, sizeof(*e->aux));
 	c->where[i] = calloc(n, sizeof(**c->where));
-	if (!e->aux || !c->where[i]) {
+	if (!c->where[i]) {
 		drop_parts(c, i);
 		return -ENOMEM;
 	}
 	for (uint32_t b = 0; b < n; b++)
-		e->aux[b] = cache_unlinked(BLOCK_NOWHERE);
+		c->aux[i * n + b] = cache_unlinked(BLOCK_NOWHERE);
 	return 0;
 }
 
@@ -337,7 +335,7 @@ static void place_all(struct cache *c, uint32_t i)
 		uint64_t place = (uint64_t)e->slab << 32 | b;
 		uint32_t id;
 
-		while (own && e->aux[own - 1].state != BLOCK_NOWHERE)
+		while (own && cache_aux(c, i * c->blocks_per_slab + own - 1)->state != BLOCK_NOWHERE)
 			own--;
 		if (!own) {
 			give_any(c, place);
@@ -698,7 +696,7 @@ static bool unlist_some(struct cache *c)
 	uint32_t first = m->ext * c->blocks_per_slab;
 
 	for (int i = 0; i < CLEAR_SLICE && m->at < c->blocks_per_slab; i++, m->at++)
-		if (c->ext[m->ext].aux[m->at].listed)
+		if (cache_aux(c, first + m->at)->listed)
 			unlist(c, first + m->at);
 	return m->at == c->blocks_per_slab;
 }
@@ -857,7 +855,7 @@ static const char *check_slab(const struct cache *c, uint32_t i, uint64_t *stand
 			return "a place without a block";
 		if (id == NONE)
 			continue;
-		if (!cache_ext(c, id)->aux || cache_place(c, id) != ((uint64_t)e->slab << 32 | b) ||
+		if (!cache_ext(c, id)->block || cache_place(c, id) != ((uint64_t)e->slab << 32 | b) ||
 		    cache_offset(c, id) != cache_where_is(c, (uint64_t)e->slab << 32 | b).offset)
 			return "who stands at a place has another";
 		used += cache_aux(c, id)->state != BLOCK_FREE;
@@ -880,14 +878,16 @@ const char *slabs_check(const struct cache *c)
 		if (bad)
 			return bad;
 		slabs += e->slab != UINT32_MAX;
-		for (uint32_t b = 0; e->aux && b < c->blocks_per_slab; b++) {
-			nowhere += e->aux[b].state == BLOCK_NOWHERE;
-			waiting += e->aux[b].listed;
+		for (uint32_t b = 0; e->block && b < c->blocks_per_slab; b++) {
+			const struct block_aux *a = cache_aux(c, i * c->blocks_per_slab + b);
+
+			nowhere += a->state == BLOCK_NOWHERE;
+			waiting += a->listed;
 		}
-		placed += e->aux ? c->blocks_per_slab - nowhere : 0;
+		placed += e->block ? c->blocks_per_slab - nowhere : 0;
 		if (nowhere != e->nowhere)
 			return "blocks without a place are miscounted";
-		if (e->aux && nowhere == c->blocks_per_slab && e->slab == UINT32_MAX)
+		if (e->block && nowhere == c->blocks_per_slab && e->slab == UINT32_MAX)
 			return "an extent of no use";
 	}
 	for (uint32_t id = c->nowhere_head; id != NONE; id = cache_aux(c, id)->next, listed++)

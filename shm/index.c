@@ -2,6 +2,8 @@
 /* The child index (index.h): chained hashing with a secret multiply-fold. */
 #include "index.h"
 
+#include "region.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -35,6 +37,11 @@ static bool equal(const struct attnd_index_key *a, const struct attnd_index_key 
 	return a->token == b->token && a->parent == b->parent && a->slot == b->slot && a->ns == b->ns;
 }
 
+static size_t heads_bytes(uint32_t mask)
+{
+	return ((size_t)mask + 1) * sizeof(uint32_t);
+}
+
 int attnd_index_init(struct attnd_index *x, void (*key)(void *, uint32_t, struct attnd_index_key *),
 		     uint32_t *(*next)(void *, uint32_t), void *ctx)
 {
@@ -44,7 +51,7 @@ int attnd_index_init(struct attnd_index *x, void (*key)(void *, uint32_t, struct
 		return -EIO;
 	t.secret[0] |= 1;
 	t.secret[1] |= 1;
-	t.heads = calloc(t.mask + 1, sizeof(*t.heads));
+	t.heads = attnd_table_alloc(heads_bytes(t.mask));
 	if (!t.heads)
 		return -ENOMEM;
 	*x = t;
@@ -53,8 +60,8 @@ int attnd_index_init(struct attnd_index *x, void (*key)(void *, uint32_t, struct
 
 void attnd_index_destroy(struct attnd_index *x)
 {
-	free(x->heads);
-	free(x->old);
+	attnd_table_free(x->heads, heads_bytes(x->mask));
+	attnd_table_free(x->old, heads_bytes(x->old_mask));
 	x->heads = x->old = NULL;
 }
 
@@ -81,7 +88,7 @@ static void move_buckets(struct attnd_index *x, uint32_t n)
 		}
 		if (x->moved <= x->old_mask)
 			continue;
-		free(x->old);
+		attnd_table_free(x->old, heads_bytes(x->old_mask));
 		x->old = NULL;
 	}
 }
@@ -93,7 +100,7 @@ static int grow(struct attnd_index *x)
 
 	while (buckets < x->want && buckets < (UINT32_C(1) << 31))
 		buckets *= 2;
-	heads = buckets > x->mask + 1 ? calloc(buckets, sizeof(*heads)) : x->heads;
+	heads = buckets > x->mask + 1 ? attnd_table_alloc(heads_bytes(buckets - 1)) : x->heads;
 	if (!heads)
 		return -ENOMEM;
 	if (heads == x->heads)
@@ -108,9 +115,12 @@ static int grow(struct attnd_index *x)
 	return 0;
 }
 
+/* Two buckets an entry: each other entry in a chain is a cache miss. */
 int attnd_index_reserve(struct attnd_index *x, uint32_t n)
 {
-	x->want = n > x->want ? n : x->want;
+	uint32_t want = n < UINT32_MAX / 2 ? 2 * n : UINT32_MAX;
+
+	x->want = want > x->want ? want : x->want;
 	return x->old ? 0 : grow(x);
 }
 

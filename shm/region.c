@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <stdbool.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -72,24 +73,29 @@ static int populate(const struct attnd_region *r, size_t offset, size_t bytes)
 
 enum { HUGE_ALIGN = 2 << 20 };
 
+/* Pages of this process, none of them there yet, from where a huge page may begin. NULL: there is no room. */
+static void *reserve(size_t bytes, int prot)
+{
+	char *p = mmap(NULL, bytes + HUGE_ALIGN, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	size_t head = -(uintptr_t)p & (HUGE_ALIGN - 1), page = (size_t)sysconf(_SC_PAGESIZE);
+
+	if (p == MAP_FAILED)
+		return NULL;
+	if (head)
+		munmap(p, head);
+	if (HUGE_ALIGN - head)
+		munmap(p + head + ((bytes + page - 1) & ~(page - 1)), HUGE_ALIGN - head);
+	return p + head;
+}
+
 /* Large regions begin where a huge page may, so that their pages can be collapsed. */
 static int map(struct attnd_region *r, int prot, int flags)
 {
-	size_t extra = r->bytes >= HUGE_ALIGN && r->page_bytes < HUGE_ALIGN ? HUGE_ALIGN : 0, head;
-	char *hole = NULL;
-	void *base;
+	bool large = r->bytes >= HUGE_ALIGN && r->page_bytes < HUGE_ALIGN;
+	void *hole = large ? reserve(r->bytes, PROT_NONE) : NULL, *base;
 
-	if (extra) {
-		hole = mmap(NULL, r->bytes + extra, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-		if (hole == MAP_FAILED)
-			return -errno;
-		head = -(uintptr_t)hole & (HUGE_ALIGN - 1);
-		if (head)
-			munmap(hole, head);
-		hole += head;
-		if (extra - head)
-			munmap(hole + ((r->bytes + 4095) & ~(size_t)4095), extra - head);
-	}
+	if (large && !hole)
+		return -ENOMEM;
 	base = mmap(hole, r->bytes, prot, MAP_SHARED | flags | (hole ? MAP_FIXED : 0), r->fd, 0);
 	if (base == MAP_FAILED) {
 		int rc = -errno;
@@ -100,6 +106,21 @@ static int map(struct attnd_region *r, int prot, int flags)
 	}
 	r->base = base;
 	return 0;
+}
+
+void *attnd_table_alloc(size_t bytes)
+{
+	void *p = reserve(bytes, PROT_READ | PROT_WRITE);
+
+	if (p && bytes >= HUGE_ALIGN)
+		(void)madvise(p, bytes, MADV_HUGEPAGE);
+	return p;
+}
+
+void attnd_table_free(void *table, size_t bytes)
+{
+	if (table)
+		munmap(table, bytes);
 }
 
 int attnd_region_create(const char *name, size_t bytes, size_t page_bytes, int flags, struct attnd_region *ret)

@@ -48,6 +48,13 @@ int attnd_region_map(int fd, size_t bytes, int writable, struct attnd_region *re
  */
 int attnd_region_map_segment(int fd, size_t bytes, struct attnd_region *ret);
 
+/**
+ * Zeroed memory of this process that is looked up at random: pages come at first use, huge ones where
+ * the system gives them. NULL: there is none.
+ */
+void *attnd_table_alloc(size_t bytes);
+void attnd_table_free(void *table, size_t bytes); /* NULL: nothing */
+
 /** Unmap and close; leaves *r as ATTND_REGION_NONE. Fine on ATTND_REGION_NONE. */
 void attnd_region_destroy(struct attnd_region *r);
 

@@ -266,7 +266,7 @@ static void check_account(const struct oracle *o, const struct cache *c, const s
 {
 	ORACLE_CHECK(o, a->used == n->used);
 	for (uint32_t id = 0; id < c->num_ext * c->blocks_per_slab; id++)
-		if (cache_ext(c, id)->aux)
+		if (cache_ext(c, id)->block)
 			ORACLE_CHECK(o, a->count[id / c->blocks_per_slab][id % c->blocks_per_slab] == n->count[id]);
 }
 
@@ -298,7 +298,7 @@ static void check_refs(const struct oracle *o, const struct world *w, const stru
 	ORACLE_CHECK(o, claimed == c->claimed && granted == c->granted &&
 				(!granted || claimed <= (uint64_t)c->num_slabs * c->blocks_per_slab));
 	for (uint32_t id = 0; id < blocks; id++)
-		if (n.refs[id] != (cache_ext(c, id)->aux ? cache_aux(c, id)->refs : 0))
+		if (n.refs[id] != (cache_ext(c, id)->block ? cache_aux(c, id)->refs : 0))
 			oracle_fail(o, "block %u has %u references, %u hold it", id, cache_aux(c, id)->refs,
 				    n.refs[id]);
 	free(n.refs);
@@ -337,7 +337,7 @@ static void check_visible(const struct oracle *o, const struct cache *c, uint64_
 		struct text t = {.seed = 0};
 		uint32_t from;
 
-		if (!cache_ext(c, id)->aux || cache_aux(c, id)->state != BLOCK_PUBLIC)
+		if (!cache_ext(c, id)->block || cache_aux(c, id)->state != BLOCK_PUBLIC)
 			continue;
 		ORACLE_CHECK(o, cache_block(c, id)->ns < num_seeds);
 		t.seed = seeds[cache_block(c, id)->ns];

@@ -195,7 +195,7 @@ static uint64_t compare(const struct world *w, struct follower *f)
 		for (uint32_t id = 0; !strcmp(topic, f->topic) && id < c->num_ext * c->blocks_per_slab; id++) {
 			const struct known *k;
 
-			if (!cache_ext(c, id)->aux || cache_aux(c, id)->state != BLOCK_PUBLIC ||
+			if (!cache_ext(c, id)->block || cache_aux(c, id)->state != BLOCK_PUBLIC ||
 			    cache_count(c, id) != c->block_size)
 				continue;
 			k = *find(f, hash_in_tree(c, id));
