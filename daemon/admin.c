@@ -3,7 +3,7 @@
  * In:   administrators' requests, the leader's answers. Out: one JSON object each.
  * Next: status.c, leader.c.
  *
- * A connection has two seconds to ask, the leader two to answer, the connection two to read:
+ * A connection has two seconds to ask, the leader ten to answer, the connection two to read:
  * nobody waits longer for anybody.
  */
 #include "admin.h"
@@ -21,6 +21,7 @@
 #include "status.h"
 
 #define STEP_NS		UINT64_C(2000000000)
+#define LEADER_NS	(5 * STEP_NS) /* it may have long work, or share its core with others */
 #define MAX_CONNECTIONS 16
 #define MAX_CALLS	32 /* asked of the leader and not answered, given up ones too */
 #define REQUEST_MIN	256
@@ -255,7 +256,7 @@ static void ask(struct connection *c, size_t length)
 	/* Nothing more is read. */
 	loop_remove(l, c->source);
 	c->source = NULL;
-	loop_set_timer(l, c->timer, loop_now(l) + STEP_NS);
+	loop_set_timer(l, c->timer, loop_now(l) + LEADER_NS);
 	r = ask_leader(c, command, request);
 	if (r)
 		answer_error(c, r, "too many requests wait for the leader");
@@ -313,8 +314,8 @@ static void on_timeout(void *arg, uint32_t events)
 	if (c->call) {
 		c->call->connection = NULL;
 		c->call = NULL;
-		log_warn("the leader has not answered an administrator within 2 s");
-		answer_error(c, -ETIMEDOUT, "the leader did not answer within 2 s");
+		log_warn("the leader has not answered an administrator within 10 s");
+		answer_error(c, -ETIMEDOUT, "the leader did not answer within 10 s");
 	} else {
 		close_connection(c);
 	}

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define REPLY_MAX (64 * 1024 * 1024)
-#define WAIT_S	  5
+#define WAIT_S	  15
 
 static int connect_to(const char *path)
 {
