@@ -11,3 +11,9 @@ ENGINES ?= $(HOME)/.cache/attnd/engines
 engines_env = $(test_env) ENGINES='$(ENGINES)'
 
 include $(sort $(filter-out %/rules.mk,$(wildcard tests/engines/*.mk)))
+
+# One engine of each make on one daemon: once both environments are there.
+.PHONY: check-engines-both
+check-engines: check-engines-both
+check-engines-both: sglang-plugin vllm-plugin
+	$(Q)$(sglang_env) prove --exec 'timeout -k 10 1800 $(ENGINES)/sglang/bin/python' --timer tests/engines/test_both.py
