@@ -18,5 +18,12 @@ sglang-plugin: all
 check-engines-sglang: sglang-plugin
 	$(Q)$(sglang_env) prove --exec 'timeout -k 10 1800 $(ENGINES)/sglang/bin/python' --timer $(sglang_tests)
 
+# SGLang's own kits, as its package brings them, with the backend selected.
+.PHONY: check-engines-own check-engines-own-sglang
+check-engines-own: check-engines-own-sglang
+sglang_own = $(sort $(wildcard tests/engines/sglang/own/test_*.py))
+check-engines-own-sglang: sglang-plugin
+	$(Q)$(sglang_env) OMP_WAIT_POLICY=passive prove --exec 'timeout -k 10 1800 $(ENGINES)/sglang/bin/python' --timer $(sglang_own)
+
 bench-engines-sglang: sglang-plugin
 	$(Q)$(sglang_env) $(ENGINES)/sglang/bin/python tests/engines/sglang/bench.py $(BENCH_FLAGS)

@@ -41,6 +41,16 @@ def environment(**more):
     return env
 
 
+def without_gpu_packages():
+    """Lets this process import SGLang, as engines' do."""
+    os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
+    sys.path.insert(0, str(HERE / "stubs"))
+    import sitecustomize
+
+    if not any(type(f).__name__ == "_Finder" for f in sys.meta_path):
+        sys.meta_path.append(sitecustomize._Finder())
+
+
 class Daemon:
     """A daemon with a socket in a directory of its own."""
 

@@ -5,20 +5,13 @@
 In: SGLang's RadixAttention layers, random q, k, v; V as a strided view. Out: TAP. Next: prove.
 """
 
-import os
-import sys
 import unittest
 from types import SimpleNamespace
 
 import kit
 from kit import tap
 
-os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
-sys.path[:0] = [str(kit.HERE / "stubs")]
-import sitecustomize  # noqa: E402
-
-if not any(type(f).__name__ == "_Finder" for f in sys.meta_path):
-    sys.meta_path.append(sitecustomize._Finder())
+kit.without_gpu_packages()
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
