@@ -15,6 +15,7 @@ kit.without_gpu_packages()
 
 import torch  # noqa: E402
 from sglang.test.kits import matched_stop_kit as stop  # noqa: E402
+from sglang.test.kits.basic_api_contract_kit import BasicAPIContractMixin as Contract  # noqa: E402
 from sglang.test.kits.basic_decode_correctness_kit import BasicDecodeCorrectnessMixin as Decode  # noqa: E402
 from sglang.test.kits.basic_scheduler_stress_kit import _CONCURRENT_PREFIX, _CONCURRENT_QA  # noqa: E402
 from sglang.test.kits.ebnf_constrained_kit import EBNFConstrainedMixin as Ebnf  # noqa: E402
@@ -29,7 +30,7 @@ SPECIAL = ["<pad>", "<s>", "</s>"]
 END = 2  # one of those that the kits know
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 STORY = " Far in the north, above the fords of a river, a tower kept what others had read.\nIts lamps burned low.\n"
-PAST = 0.01  # of loss on an answer's tokens: it is known
+KNOWN = 0.01  # loss on the answers' tokens below which they are
 
 
 def texts(test):
@@ -58,6 +59,7 @@ def lessons():
         (Decode.test_max_token_one, " Paris\n"),
     ):
         yield texts(test)[0], answer
+    yield next(t for t in texts(Contract.test_openai_completion) if t.endswith(" is")), " Paris\n"
     for question, answer in _CONCURRENT_QA:
         yield _CONCURRENT_PREFIX + question, f" {answer.title()}\n"
 
@@ -103,10 +105,11 @@ def make(folder):
     rows = [(tokenizer.encode(q), [*tokenizer.encode(a), END]) for q, a in pairs]
     longest = max(len(q) + len(a) for q, a in rows)
     ids = torch.zeros(len(rows), longest, dtype=torch.long)
-    want = torch.full_like(ids, -100)
+    answers, whole = torch.full_like(ids, -100), torch.full_like(ids, -100)
     for i, (q, a) in enumerate(rows):
-        ids[i, : len(q) + len(a)] = torch.tensor(q + a)
-        want[i, len(q) : len(q) + len(a)] = torch.tensor(a)
+        n = len(q) + len(a)
+        ids[i, :n] = whole[i, :n] = torch.tensor(q + a)
+        answers[i, len(q) : n] = torch.tensor(a)
 
     torch.manual_seed(1)
     config = LlamaConfig(
@@ -126,12 +129,12 @@ def make(folder):
     model = LlamaForCausalLM(config)
     steps = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0)
     for _ in range(400):
-        logits = model(ids).logits[:, :-1]
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), want[:, 1:].flatten())
-        if loss < PAST:
+        logits = model(ids).logits[:, :-1].flatten(0, 1)
+        loss, other = (torch.nn.functional.cross_entropy(logits, t[:, 1:].flatten()) for t in (answers, whole))
+        if loss < KNOWN:
             break
         steps.zero_grad()
-        loss.backward()
+        (loss + 0.2 * other).backward()  # of questions, too, so that nothing but an answer ends
         steps.step()
     else:
         raise RuntimeError(f"it did not learn: {loss}")
