@@ -76,7 +76,7 @@ class Tokens(unittest.TestCase):
         self.same(kit.bloom(), MIX)
 
     def altered(self, alter, name, **config):
-        """A Llama whose attention layers are made otherwise."""
+        """A Llama whose attention layers are made otherwise, with weights of its own: they are how caches are told apart."""
         import torch
         from vllm.model_executor.layers.attention import Attention
 
@@ -86,14 +86,14 @@ class Tokens(unittest.TestCase):
             init(layer, *args, prefix=prefix, **kw, **alter(torch, int(prefix.split(".")[2]), prefix))
 
         with mock.patch.object(Attention, "__init__", made):
-            self.same(llama(name, **config), MIX)
+            self.same(llama(f"{name}-8", seed=8, **config), MIX)
 
     def test_sinks(self):
         def sinks(torch, i, prefix):
             return {"sinks": torch.nn.Parameter(torch.tensor([3.0, -1.0, 2.0, 0.5]) + i, requires_grad=False)}
 
         self.altered(sinks, "sinks")
-        self.assertNotEqual(plain(llama("sinks"), MIX), plain(llama(), MIX))
+        self.assertNotEqual(plain(llama("sinks-8"), MIX), plain(llama("without-8", seed=8), MIX))
 
     def test_layers_that_share_kv(self):
         """The last two read what the second has stored."""
