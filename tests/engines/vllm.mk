@@ -19,7 +19,8 @@ vllm-plugin: all
 check-engines-vllm: vllm-plugin
 	$(Q)$(vllm_env) prove --exec 'timeout -k 10 1800 $(ENGINES)/vllm/bin/python' --timer $(vllm_tests)
 
-# Named tests of vLLM's own suite, with the plug-in inert; fetches its source distribution.
+# Named tests of vLLM's own suite, with the plug-in inert and with the backend chosen; fetches its
+# source distribution. TEST_LONG=1: the whole grid of its attention test.
 .PHONY: check-engines-own
 check-engines-own: vllm-plugin
 	$(Q)$(engines_env) ATTND_LIBRARY='$(abspath $(O))/libattnd.so.0' tests/engines/vllm/own.sh '$(ENGINES)/vllm' '$(O)/engines/vllm'

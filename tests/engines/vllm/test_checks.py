@@ -138,6 +138,15 @@ class Checks(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "one request may need 16000: lower --max-model-len"):
                 kit.Engine(llama(), kv_cache_memory_bytes=None, max_model_len=16000)
 
+    def test_longest_that_fits(self):
+        """--max-model-len auto: all of what was asked for, or half of the pool."""
+        token = 2 * kit.LAYERS * kit.KV_HEADS * kit.DIM * 4
+        with kit.Daemon("--pool-size", "64M"):
+            for asked, longest in ((100 * token, 96), (None, 8192)):
+                with kit.engine(llama(), max_model_len=-1, kv_cache_memory_bytes=asked) as e:
+                    self.assertEqual(e.llm.model_config.max_model_len, longest)
+                    self.assertEqual(len(e.generate([[5] * (longest - 1)], 1)[0][0]), 1)
+
 
 if __name__ == "__main__":
     tap.main()

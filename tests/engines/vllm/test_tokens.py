@@ -125,6 +125,29 @@ class Tokens(unittest.TestCase):
             self.assertEqual([e.tokens[i] for i in "023"], [want[i] for i in (0, 2, 3)])
             self.assertEqual(e.scheduler.connector.admission._held, {})
 
+    def test_abort_in_the_last_step(self):
+        """After its last token is computed, before anybody has seen it: the request ends as aborted."""
+        want = plain(llama(), MIX[:1])
+        with engine(llama()) as e:
+            connector, executor = e.scheduler.connector, e.core.model_executor
+            execute = executor.execute_model
+
+            def and_abort(*args, **kw):
+                done = execute(*args, **kw)
+                e.llm.abort_request(["a"])
+                return done
+
+            e.add("a", MIX[2], 1)  # one step
+            ended = mock.Mock(wraps=connector.request_finished_all_groups)
+            with (
+                mock.patch.object(executor, "execute_model", and_abort),
+                mock.patch.object(connector, "request_finished_all_groups", ended),
+            ):
+                e.run()
+            self.assertEqual([c.args[0].status.name for c in ended.call_args_list], ["FINISHED_ABORTED"])
+            self.assertEqual((connector.admission._held, self.held()), ({}, 0))
+            self.assertEqual(e.generate(MIX[:1])[0], want)
+
     def test_reset(self):
         want = plain(llama(), MIX)
         with engine(llama()) as e:

@@ -61,11 +61,12 @@ def _asked(link: Link, config: VllmConfig) -> int | None:
 
 def _grant(link: Link, config: VllmConfig) -> int:
     """What was asked for; else half of what the pool holds, and half of that until it fits beside others' grants."""
-    block, longest = config.cache_config.block_size, config.model_config.max_model_len
-    rows = config.scheduler_config.max_num_seqs
-    least = -(-longest // block) * block
+    model, block, rows = config.model_config, config.cache_config.block_size, config.scheduler_config.max_num_seqs
+    whole = -(-model.max_model_len // block) * block
+    # `--max-model-len auto`: vLLM makes of the grant what one request may have.
+    least, longest = (block, 1) if model.original_max_model_len == -1 else (whole, model.max_model_len)
     asked = _asked(link, config)
-    tokens = asked or min(rows * least, link.caches[0].capacity_tokens // link.size // 2)
+    tokens = asked or min(rows * whole, link.caches[0].capacity_tokens // link.size // 2)
     while True:
         tokens -= tokens % block
         if tokens < least:
