@@ -155,7 +155,7 @@ class Waits(unittest.TestCase):
 
     def test_time_in_all(self):
         """Progress or not."""
-        self.twins = Twins(self.a, seconds=0.2)
+        self.twins = Twins(self.a, seconds=0.2, quiet=10)
         self.other.begin(self.tokens)
         self.assertIsNone(self.open())
         self.other.compute(100)

@@ -37,6 +37,7 @@ def environment(**more):
     env = dict(os.environ)
     env["PYTHONPATH"] = os.pathsep.join([str(HERE / "stubs"), str(PLUGIN)])
     env.update(SGLANG_USE_CPU_ENGINE="1", HF_HUB_OFFLINE="1", ATTND_LIBRARY=str(tap.BUILD / "libattnd.so.0"))
+    env.setdefault("ATTND_TWIN_WAIT", "600")  # a loaded machine is no twin that hangs
     env.update(more)
     return env
 

@@ -31,6 +31,7 @@ WORK = Path(os.environ.get("KIT_WORK") or tempfile.mkdtemp(prefix="attnd-vllm-")
 MODELS = BUILD / "engines/models"  # kept: they are always the same
 TINY = SRC / "client/examples/model"
 
+os.environ.setdefault("ATTND_TWIN_WAIT", "600")  # a loaded machine is no twin that hangs
 os.environ.setdefault("ATTND_LIBRARY", str(BUILD / "libattnd.so.0"))
 os.environ["ATTND_SOCKET"] = str(WORK / "attnd.sock")
 for name, value in {

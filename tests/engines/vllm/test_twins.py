@@ -76,7 +76,7 @@ class Twins(unittest.TestCase):
     def test_no_progress(self):
         prompt = [7, *PROMPT]
         want = plain(llama(), [prompt], 8)
-        with mock.patch.dict(os.environ, {"ATTND_TWIN_WAIT": "0.3"}), engine(llama()) as e:
+        with mock.patch.dict(os.environ, {"ATTND_TWIN_WAIT": "0.9"}), engine(llama()) as e:
             other = Other(e, prompt)
             begun = time.monotonic()
             self.assertEqual(e.generate([prompt], 8)[0], want)

@@ -5,8 +5,8 @@ In: a scheduler's requests as it looks for what is cached of them. Out: an open 
 scheduler goes on with others and asks again. Next: the daemon, which tells when the tokens are there.
 Knows nothing of the engines.
 
-A wait never blocks the scheduler and ends by itself: with the twin's tokens, its death, after QUIET
-seconds without progress, or after the time that ATTND_TWIN_WAIT gives.
+A wait never blocks the scheduler and ends by itself: with the twin's tokens, its death, after the time
+that ATTND_TWIN_WAIT gives, or after a third of that without progress.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 VARIABLE = "ATTND_TWIN_WAIT"
 SECONDS = 30.0  # that a request waits, all in all
-QUIET = 10.0
 WORTH = 64  # tokens: for fewer it is not worth while
 MOST = 64  # that wait at a time
 # A first look only asks whether there is a twin: how long it takes, and how long for each token.
@@ -56,10 +55,10 @@ class _Wait:
 class Twins:
     """Of one connection, all of whose completions that nobody waits for are these waits'."""
 
-    def __init__(self, connection: attnd.Connection, seconds: float | None = None, quiet: float = QUIET) -> None:
+    def __init__(self, connection: attnd.Connection, seconds: float | None = None, quiet: float | None = None) -> None:
         self.connection = connection
         self.seconds = patience() if seconds is None else seconds
-        self.quiet = quiet
+        self.quiet = self.seconds / 3 if quiet is None else quiet
         self._flying = 0  # jobs that have not been reported
         self._waits: dict[Job, _Wait] = {}
         self._waiting: dict[str, Job] = {}
