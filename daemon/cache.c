@@ -484,7 +484,7 @@ uint32_t cache_take_free(struct cache *c, uint32_t node)
 static bool evict_for_room(struct cache *c, uint32_t node)
 {
 	enum metrics_reason why =
-		watch_reason(c->pool, slabs_at_share(c) ? METRICS_REASON_quota : METRICS_REASON_room);
+		watch_reason(c->pool, slabs_at_share(c) ? METRICS_REASON_share : METRICS_REASON_room);
 	bool gone = cache_evict_on(c, node);
 
 	watch_reason(c->pool, why);

@@ -77,13 +77,13 @@ struct ns_entry_copy {
 struct cache_entry {
 	uint32_t id;
 	char name[ATTND_MAX_NAME + 1], realm[80];
-	uint64_t block_bytes, total, free, evictable, granted, evicted;
+	uint64_t total, free, evictable, granted, evicted, moved;
 };
 
 struct metrics_snapshot {
 	struct metrics m;
 	struct attnd_counters counters; /* of all realms */
-	uint64_t threads, slabs, slabs_free, queued, running, sessions;
+	uint64_t threads, slabs, slabs_free, moved, queued, running, sessions;
 	uint64_t bytes, bytes_referenced, bytes_cached;
 	uint32_t num_nodes;
 	struct {
@@ -174,6 +174,7 @@ static void add_cache(struct cache_entry *e, const struct cache *c)
 	e->evictable += c->evictable * bytes;
 	e->granted += c->granted * bytes;
 	e->evicted += c->evicted;
+	e->moved += c->moved;
 }
 
 static void take_caches(const struct leader *l, struct metrics_snapshot *s, uint32_t limit)
@@ -205,6 +206,7 @@ static void take_pool(const struct pool *p, struct metrics_snapshot *s)
 	s->bytes = p->num_slabs * p->slab_bytes * p->num_nodes;
 	s->slabs = p->num_slabs;
 	s->slabs_free = p->num_free;
+	s->moved = p->moved;
 	s->num_nodes = p->num_nodes;
 	for (uint32_t i = 0; i < p->num_nodes; i++) {
 		s->nodes[i].id = (uint32_t)p->topology->nodes[i].id;
@@ -377,6 +379,7 @@ static void pool_text(FILE *f, const struct metrics_snapshot *s)
 	      s->bytes);
 	single(f, "slabs", "gauge", "Slabs that the pool is cut into", s->slabs);
 	single(f, "slabs_free", "gauge", "Slabs that no cache has", s->slabs_free);
+	single(f, "moved_blocks_total", "counter", "Blocks moved out of slabs that caches gave up", s->moved);
 	family(f, "pool_bytes", "gauge", "The pool's memory, by NUMA node and page size");
 	for (uint32_t i = 0; i < s->num_nodes; i++)
 		fprintf(f, "attnd_pool_bytes{node=\"%u\",page_bytes=\"%" PRIu64 "\"} %" PRIu64 "\n", s->nodes[i].id,
@@ -446,6 +449,7 @@ static void lists_text(FILE *f, const struct metrics_snapshot *s)
 	CACHES("cache_evictable_bytes", "gauge", "Of these cached and held by nobody", cache_labels, evictable)
 	CACHES("cache_granted_bytes", "gauge", "Of these guaranteed to engines", cache_labels, granted)
 	CACHES("cache_evicted_blocks_total", "counter", "Blocks evicted, by cache", cache_labels, evicted)
+	CACHES("cache_moved_blocks_total", "counter", "Blocks moved, by cache", cache_labels, moved)
 #undef CACHES
 }
 
@@ -562,9 +566,10 @@ static json_t *pool_json(const struct metrics_snapshot *s)
 		json_array_append_new(nodes, json_pack("{s:i, s:o, s:o}", "node", (int)s->nodes[i].id, "bytes",
 						       number(s->nodes[i].bytes), "page_bytes",
 						       number(s->nodes[i].page_bytes)));
-	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "bytes", number(s->bytes), "bytes_referenced",
+	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "bytes", number(s->bytes), "bytes_referenced",
 			 number(s->bytes_referenced), "bytes_cached", number(s->bytes_cached), "slabs",
-			 number(s->slabs), "slabs_free", number(s->slabs_free), "nodes", nodes);
+			 number(s->slabs), "slabs_free", number(s->slabs_free), "blocks_moved", number(s->moved),
+			 "nodes", nodes);
 }
 
 static json_t *stat_json(const struct metrics_snapshot *s, const struct control *ctl)

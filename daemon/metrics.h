@@ -28,7 +28,7 @@ struct leader;
 	X(slab, "another cache needed the slab")               \
 	X(admin, "an administrator's evict or flush")          \
 	X(dropped, "the whole cache went")                     \
-	X(quota, "a cache had used its share of the pool")
+	X(share, "a cache had used its share of the pool")
 
 enum metrics_op {
 #define METRICS_X(name) METRICS_OP_##name,

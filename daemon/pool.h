@@ -55,6 +55,7 @@ struct pool {
 	bool wanted;	     /* requests wait for slabs */
 	uint64_t move_ns;    /* of a slice of that */
 	uint64_t moves;	     /* that came to an end, or were found to be of no use */
+	uint64_t moved;	     /* blocks, in them */
 	struct watch *watch; /* NULL: none */
 	struct cache_share shares[POOL_MAX_SHARES];
 	uint32_t num_shares;

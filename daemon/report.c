@@ -27,7 +27,7 @@ static json_t *cache_report(const struct cache *c)
 	for (int i = 0; i < 16; i++)
 		snprintf(print + 2 * i, 3, "%02x", id->fingerprint[i]);
 	return json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:i, s:i, s:s, s:o, s:o, s:o, s:o, s:o, "
-			 "s:o, s:o, s:o}",
+			 "s:o, s:o, s:o, s:o}",
 			 "name", name, "realm", c->realm, "fingerprint", print, "num_layers", (int)id->num_layers,
 			 "num_heads", (int)id->num_heads, "num_kv_heads", (int)id->num_kv_heads, "head_dim",
 			 (int)id->head_dim, "head_dim_v", (int)id->head_dim_v, "kv_dtype", dtypes[id->kv_dtype],
@@ -37,7 +37,7 @@ static json_t *cache_report(const struct cache *c)
 			 "blocks_free", number(c->free), "blocks_evictable", number(c->evictable),
 			 "blocks_referenced", number(c->total - c->free - c->evictable), "blocks_granted",
 			 number(c->granted), "blocks_evicted", number(c->evicted), "blocks_collapsed",
-			 number(c->collapsed));
+			 number(c->collapsed), "blocks_moved", number(c->moved));
 }
 
 /* What scrub.c has to do, and what it has found. */
@@ -140,12 +140,13 @@ static json_t *pool_report(const struct leader *l)
 		referenced += (c->total - c->free - c->evictable) * c->share_bytes * p->num_nodes;
 		evictable += c->evictable * c->share_bytes * p->num_nodes;
 	}
-	return json_pack("{s:o, s:o, s:i, s:i, s:s, s:o, s:o, s:o, s:i, s:i, s:o}", "bytes",
+	return json_pack("{s:o, s:o, s:i, s:i, s:o, s:s, s:o, s:o, s:o, s:i, s:i, s:o}", "bytes",
 			 number(p->num_slabs * p->slab_bytes * p->num_nodes), "slab_bytes", number(p->slab_bytes),
-			 "slabs", (int)p->num_slabs, "slabs_free", (int)p->num_free, "backing", p->backing,
-			 "bytes_referenced", number(referenced), "bytes_cached", number(evictable), "metadata_bytes",
-			 number(p->heap_next - p->meta->heap_offset), "pages_looked_at", (int)p->sampled,
-			 "pages_misplaced", (int)p->misplaced, "nodes", node_reports(p));
+			 "slabs", (int)p->num_slabs, "slabs_free", (int)p->num_free, "blocks_moved", number(p->moved),
+			 "backing", p->backing, "bytes_referenced", number(referenced), "bytes_cached",
+			 number(evictable), "metadata_bytes", number(p->heap_next - p->meta->heap_offset),
+			 "pages_looked_at", (int)p->sampled, "pages_misplaced", (int)p->misplaced, "nodes",
+			 node_reports(p));
 }
 
 static json_t *plans(const struct leader *l)

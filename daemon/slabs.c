@@ -557,7 +557,7 @@ bool cache_shrink(struct cache *c)
 	if (c->pool->mover || c->num_slabs <= c->max_slabs || idle_blocks(c) < c->blocks_per_slab ||
 	    (c->granted && all < c->claimed + c->blocks_per_slab))
 		return false;
-	begin(c, least_used(c), METRICS_REASON_quota);
+	begin(c, least_used(c), METRICS_REASON_share);
 	return true;
 }
 
@@ -619,6 +619,7 @@ static void move_block(struct cache *c)
 	home_of(c, old)->used--;
 	m->left--;
 	c->moved++;
+	c->pool->moved++;
 	m->place = ATTND_PLACE_NONE;
 	m->id = m->holds = NONE;
 }

@@ -189,6 +189,51 @@ static void test_evictions(void **state)
 	attnd_disconnect(a);
 }
 
+/* A cache with two slabs may have one: it evicts for that, and what stays moves into the one that it keeps. */
+static void test_share(void **state)
+{
+	enum { TEXTS = 5, LONG = TOY_MAX_TOKENS, LONG_BLOCKS = LONG / 16, SLAB_BLOCKS = 128 };
+	const int64_t over = TEXTS * LONG_BLOCKS - SLAB_BLOCKS;
+	json_t *before = stat_now(), *after;
+	attnd_t *a = daemon_connect(&daemon_);
+	uint64_t tokens[LONG], cached;
+	struct toy t;
+
+	(void)state;
+	assert_int_equal(toy_open(&t, a, 3), 0);
+	for (uint64_t i = 1; i <= TEXTS; i++) {
+		toy_tokens(tokens, LONG, i * LONG);
+		assert_int_equal(toy_prefill(&t, i, tokens, LONG, &cached), 0);
+		assert_int_equal(attnd_seq_close(a, i), 0);
+	}
+	json_decref(daemon_json(&daemon_, "set cache-shares=toy::13"));
+	for (int i = 0;; i++) {
+		after = stat_now();
+		if (grown(before, after, "pool.slabs_free") == -1 || i == 2000)
+			break;
+		json_decref(after);
+		sleep_ms(5);
+	}
+	assert_int_equal((int64_t)grown(before, after, "evictions.share"), over);
+	assert_int_equal((int64_t)grown(before, after, "pool.blocks_moved"), over);
+	json_decref(before);
+	before = after;
+	/* From now on each new block costs one, though there are free slabs. */
+	toy_tokens(tokens, LONG, 100 * LONG);
+	assert_int_equal(toy_prefill(&t, 100, tokens, LONG, &cached), 0);
+	after = stat_now();
+	assert_int_equal((int64_t)grown(before, after, "evictions.share"), LONG_BLOCKS);
+	assert_int_equal((int64_t)grown(before, after, "evictions.room"), 0);
+	assert_int_equal((int64_t)grown(before, after, "pool.blocks_moved"), 0);
+	assert_int_equal(daemon_number(&daemon_, "pool.blocks_moved"), number(after, "pool.blocks_moved"));
+	assert_int_equal(attnctl("metrics"), 0);
+	assert_non_null(strstr(text, "\nattnd_moved_blocks_total "));
+	json_decref(daemon_json(&daemon_, "set cache-shares="));
+	json_decref(before);
+	json_decref(after);
+	attnd_disconnect(a);
+}
+
 /* One session, namespace and cache are listed, the others summed. */
 static void test_cardinality(void **state)
 {
@@ -422,9 +467,10 @@ static void test_doctor(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_counts), cmocka_unit_test(test_evictions), cmocka_unit_test(test_cardinality),
-		cmocka_unit_test(test_text),   cmocka_unit_test(test_http),	 cmocka_unit_test(test_http_rude),
-		cmocka_unit_test(test_top),    cmocka_unit_test(test_top_live),	 cmocka_unit_test(test_doctor),
+		cmocka_unit_test(test_counts),	    cmocka_unit_test(test_evictions), cmocka_unit_test(test_share),
+		cmocka_unit_test(test_cardinality), cmocka_unit_test(test_text),      cmocka_unit_test(test_http),
+		cmocka_unit_test(test_http_rude),   cmocka_unit_test(test_top),	      cmocka_unit_test(test_top_live),
+		cmocka_unit_test(test_doctor),
 	};
 
 	return cmocka_run_group_tests(tests, test_start, test_end);
