@@ -52,7 +52,8 @@ static void print_help(FILE *out)
 	      "  takes the namespace's tenant=, adapter= and salt=.\n"
 	      "\n",
 	      out);
-#define CTL_X(name, letter, arg, help) print_entry(out, "--", name, arg, help);
+#define CTL_X(name, letter, arg, whose, help) \
+	print_entry(out, "--", name, arg, sizeof(whose) > 1 ? whose ": " help : help);
 	CTL_OPTIONS(CTL_X)
 #undef CTL_X
 	fputs("\n"
@@ -280,7 +281,7 @@ static json_t *number_list(const char *text)
 	for (; *text; text = *end ? end + 1 : end) {
 		errno = 0;
 		json_array_append_new(list, json_integer((json_int_t)strtoull(text, &end, 10)));
-		if (end == text || errno || (*end && *end != ',')) {
+		if (end == text || errno || (*end && *end != ',') || !strcmp(end, ",")) {
 			json_decref(list);
 			return NULL;
 		}
@@ -297,16 +298,20 @@ static json_t *byte_list(const char *text)
 	return list;
 }
 
-/* NAME=VALUE into the request; false: it is none. */
-static bool add_argument(json_t *request, char *word)
+/* NAME=VALUE into the request. NULL, or what is wrong with it. */
+static const char *add_argument(json_t *request, char *word)
 {
 	char *value = strchr(word, '='), *end;
+	const char *name;
 	json_t *item;
 	long long n;
 
 	if (!value || value == word)
-		return false;
+		return "is not NAME=VALUE";
 	*value++ = '\0';
+	name = strcmp(word, "text") ? word : "tokens";
+	if (json_object_get(request, name))
+		return !strcmp(name, "tokens") ? "is given twice (text and tokens are one)" : "is given twice";
 	errno = 0;
 	n = strtoll(value, &end, 10);
 	if (!strcmp(word, "tokens"))
@@ -319,7 +324,9 @@ static bool add_argument(json_t *request, char *word)
 		item = json_integer(n);
 	else
 		item = json_string(value);
-	return !json_object_set_new(request, strcmp(word, "text") ? word : "tokens", item);
+	if (!item)
+		return !strcmp(word, "tokens") ? "takes numbers separated by commas" : "takes a whole number";
+	return json_object_set_new(request, name, item) ? "is not UTF-8" : NULL;
 }
 
 static int print_answer(const struct ctl *c, const char *command, const json_t *reply)
@@ -343,9 +350,11 @@ static int ask_daemon(const struct ctl *c, const char *command, char **words)
 	int r = EXIT_SUCCESS;
 
 	for (; request && *words && r == EXIT_SUCCESS; words++) {
-		if (add_argument(request, *words))
+		const char *bad = add_argument(request, *words);
+
+		if (!bad)
 			continue;
-		fprintf(stderr, "attnctl: \"%s\" is not NAME=VALUE, or its value is none of that kind\n", *words);
+		fprintf(stderr, "attnctl: %s %s %s\n", command, *words, bad);
 		r = CTL_USAGE;
 	}
 	if (r == EXIT_SUCCESS)
@@ -387,16 +396,24 @@ static int run(const struct ctl *c, const char *command, char **words)
 	return how == stat ? ctl_stat(c) : how == top ? ctl_top(c) : how == events ? ctl_events(c) : ctl_doctor(c);
 }
 
-/* A number of an option; false: it is none, or less than `least`. */
-static bool parse_number(const char *option, const char *text, double least, double *ret)
+/* A number of an option; false: it is none, or not from `least` to `most`. */
+static bool parse_number(const char *option, const char *text, double least, double most, double *ret)
 {
 	char *end;
 
 	*ret = strtod(text, &end);
-	if (end != text && !*end && *ret >= least && *ret < 1e9)
+	if (end != text && !*end && *ret >= least && *ret <= most)
 		return true;
-	fprintf(stderr, "attnctl: --%s: \"%s\" is not a number of at least %g\n", option, text, least);
+	fprintf(stderr, "attnctl: --%s: \"%s\" is not a number from %g to %g\n", option, text, least, most);
 	return false;
+}
+
+static bool parse_path(const char *option, const char *text, const char **ret)
+{
+	*ret = text;
+	if (!*text)
+		fprintf(stderr, "attnctl: --%s: the path is empty\n", option);
+	return *text;
 }
 
 /* False: it is wrong. */
@@ -404,11 +421,9 @@ static bool set_option(struct ctl *c, int option)
 {
 	switch (option) {
 	case 's':
-		c->socket = optarg;
-		return true;
+		return parse_path("socket", optarg, &c->socket);
 	case 'r':
-		c->root = optarg;
-		return true;
+		return parse_path("root", optarg, &c->root);
 	case 'j':
 		return c->json = true;
 	case 't':
@@ -418,22 +433,58 @@ static bool set_option(struct ctl *c, int option)
 	case 'f':
 		return c->follow = true;
 	case 'i':
-		return parse_number("interval", optarg, 0.1, &c->interval);
+		return parse_number("interval", optarg, 0.1, 86400, &c->interval);
 	case 'S':
-		return parse_number("stream", optarg, 0, &c->stream);
+		return parse_number("stream", optarg, 0, 100000, &c->stream);
 	default:
 		return false;
 	}
 }
 
+/* By its letter. */
+static bool given_once(bool given[128], int option)
+{
+	const char *name = "";
+
+	if (!given[option & 127])
+		return given[option & 127] = true;
+#define CTL_X(option_name, letter, arg, whose, help) name = option == letter ? option_name : name;
+	CTL_OPTIONS(CTL_X)
+#undef CTL_X
+	fprintf(stderr, "attnctl: --%s is given twice\n", name);
+	return false;
+}
+
+/* No option that this command would not look at. */
+static bool options_fit(const bool given[128], const char *command)
+{
+	static const struct {
+		const char *name, *whose;
+		char letter;
+	} options[] = {
+#define CTL_X(name, letter, arg, whose, help) {name, whose, letter},
+		CTL_OPTIONS(CTL_X)
+#undef CTL_X
+	};
+
+	for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+		if (!given[(int)options[i].letter] || !*options[i].whose || strstr(options[i].whose, command))
+			continue;
+		fprintf(stderr, "attnctl: --%s is for %s, not for %s\n", options[i].name, options[i].whose, command);
+		return false;
+	}
+	return true;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-#define CTL_X(name, letter, arg, help) {name, sizeof(arg) > 1 ? required_argument : no_argument, NULL, letter},
+#define CTL_X(name, letter, arg, whose, help) {name, sizeof(arg) > 1 ? required_argument : no_argument, NULL, letter},
 		CTL_OPTIONS(CTL_X)
 #undef CTL_X
 			{0}};
 	struct ctl c = {.root = "", .interval = 1, .stream = -1};
+	bool given[128] = {false};
 	int option;
 
 	while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
@@ -445,9 +496,11 @@ int main(int argc, char **argv)
 			puts("attnctl " ATTND_VERSION);
 			return EXIT_SUCCESS;
 		}
-		if (!set_option(&c, option))
+		if (!given_once(given, option) || !set_option(&c, option))
 			return CTL_USAGE;
 	}
+	if (argc > optind && !options_fit(given, argv[optind]))
+		return CTL_USAGE;
 	if (argc > optind)
 		return run(&c, argv[optind], argv + optind + 1);
 	print_help(stderr);

@@ -11,11 +11,13 @@
 #include <errno.h>
 #include <jansson.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "arguments.h"
 #include "log.h"
 #include "metrics.h"
 #include "status.h"
@@ -140,7 +142,7 @@ static void answer(struct connection *c, json_t *object)
 
 static void answer_error(struct connection *c, int status, const char *text)
 {
-	answer(c, json_pack("{s:s s:i}", "error", text, "errno", status));
+	answer(c, arguments_refusal(status, text));
 }
 
 void admin_mail(struct admin *a, const struct mail *letter)
@@ -191,40 +193,6 @@ static int ask_leader(struct connection *c, const char *command, json_t *args)
 	return 0;
 }
 
-/* "evict cache=llama blocks=10" as {"command": "evict", "cache": "llama", "blocks": 10}. */
-static json_t *parse_words(char *text)
-{
-	char *rest, *word = strtok_r(text, " ", &rest), *value, *end;
-	json_t *object = json_pack("{s:s*}", "command", word);
-
-	while (object && (word = strtok_r(NULL, " ", &rest))) {
-		json_int_t number;
-
-		value = strchr(word, '=');
-		if (!value) {
-			json_decref(object);
-			return NULL;
-		}
-		*value++ = '\0';
-		number = strtoll(value, &end, 10);
-		json_object_set_new(object, word, *value && !*end ? json_integer(number) : json_string(value));
-	}
-	return object;
-}
-
-static json_t *parse_request(const char *request, size_t length)
-{
-	char *text = strndup(request, length);
-	json_t *object = NULL;
-
-	if (text && *text == '{')
-		object = json_loads(text, 0, NULL);
-	else if (text)
-		object = parse_words(text);
-	free(text);
-	return object;
-}
-
 static const char *find_command(const json_t *request)
 {
 	const char *name = json_string_value(json_object_get(request, "command"));
@@ -238,19 +206,25 @@ static const char *find_command(const json_t *request)
 static void ask(struct connection *c, size_t length)
 {
 	struct loop *l = c->admin->control->loop;
+	char why[ARGUMENTS_WHY] = "no memory for the request", *text;
 	const char *command;
 	json_t *request;
 	int r;
 
 	while (length && (c->request[length - 1] == '\r' || c->request[length - 1] == ' '))
 		length--;
-	request = parse_request(c->request, length);
+	text = strndup(c->request, length);
+	request = text ? arguments_parse(text, why, sizeof(why)) : NULL;
+	free(text);
 	command = find_command(request);
-	if (!command) {
+	if (request && !command)
+		snprintf(
+			why, sizeof(why),
+			"unknown command: status, sessions, caches, plan, pins, tree, pin, unpin, flush, evict, set, "
+			"metrics or stat");
+	if (!command || !arguments_check(command, request, why, sizeof(why))) {
 		json_decref(request);
-		answer_error(c, -EINVAL,
-			     "unknown command: status, sessions, caches, plan, pins, tree, pin, unpin, flush, evict, "
-			     "set, metrics or stat");
+		answer_error(c, -EINVAL, why);
 		return;
 	}
 	/* Nothing more is read. */

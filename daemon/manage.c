@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arguments.h"
 #include "lead.h"
 #include "watch.h"
 
@@ -24,10 +25,8 @@ enum {
 	ROOT_SLICE = 1024,
 	NEXT_LEAVES = 8,
 	TREE_BLOCKS = 1000, /* of an answer, if it is not asked for more */
-	MAX_TREE_BLOCKS = 20000,
-	MAX_CHORES = 32,
+	MAX_CHORES = 32,    /* the texts of refusals name these two */
 	MAX_PINS = 1024,
-	MAX_PIN_SECONDS = 365 * 86400,
 };
 
 struct chore {
@@ -57,7 +56,7 @@ static void reply(struct leader *l, void *cookie, const char *command, json_t *o
 
 static json_t *refusal(int error, const char *text)
 {
-	return json_pack("{s:s, s:i}", "error", text, "errno", -error);
+	return arguments_refusal(-error, text);
 }
 
 static uint64_t bytes_of(const struct cache *c, uint64_t blocks)
@@ -135,11 +134,24 @@ void manage_expire(struct leader *l)
 	l->pins_until = next;
 }
 
+/* What names none names all. */
+static bool any_named_so(const struct leader *l, const json_t *args)
+{
+	bool found = !json_object_get(args, "cache") && !json_object_get(args, "realm") &&
+		     !json_object_get(args, "fingerprint");
+
+	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES && !found; i++)
+		found = l->pool.caches[i] && named_so(l->pool.caches[i], args);
+	return found;
+}
+
 static json_t *unpin(struct leader *l, const json_t *args)
 {
 	const json_t *id = json_object_get(args, "pin");
 	json_int_t dropped = 0;
 
+	if (!any_named_so(l, args))
+		return refusal(ENOENT, "no such cache");
 	for (struct pin **at = &l->pins; *at;) {
 		if (named_so((*at)->cache, args) && (!id || json_integer_value(id) == (json_int_t)(*at)->id)) {
 			drop_pin(l, at);
@@ -201,6 +213,17 @@ static int find_ns(struct leader *l, const json_t *args, uint32_t *ret)
 	return ns_get(&l->ns, fields, n, ret);
 }
 
+static json_t *over_budget(const struct leader *l, uint64_t bytes, uint64_t budget)
+{
+	char text[160];
+
+	snprintf(text, sizeof(text),
+		 "pin-budget: %" PRIu32 "%% of the pool are %" PRIu64 " bytes, %" PRIu64
+		 " are pinned, this is %" PRIu64,
+		 l->limits.pin_budget, budget, l->pinned_bytes, bytes);
+	return refusal(EDQUOT, text);
+}
+
 static json_t *add_pin(struct leader *l, struct chore *o)
 {
 	const json_t *seconds = json_object_get(o->args, "seconds");
@@ -212,9 +235,9 @@ static json_t *add_pin(struct leader *l, struct chore *o)
 	if (!o->done)
 		return refusal(ENOENT, "nothing of it is cached");
 	if (bytes > budget || l->pinned_bytes > budget - bytes)
-		return refusal(EDQUOT, "beyond the budget for pins (pin-budget)");
+		return over_budget(l, bytes, budget);
 	if (l->num_pins == MAX_PINS)
-		return refusal(ENOSPC, "too many pins");
+		return refusal(ENOSPC, "there are 1024 pins, and may be no more");
 	p = calloc(1, sizeof(*p));
 	if (!p)
 		return refusal(ENOMEM, "no memory");
@@ -426,11 +449,14 @@ static json_t *add_chore(struct leader *l, const struct mail *m, struct cache *c
 {
 	struct chore *o, **at;
 	uint32_t ns;
+	int r;
 
 	if (l->num_chores == MAX_CHORES)
-		return refusal(EBUSY, "too much is to be done already");
-	if (find_ns(l, m->args, &ns))
-		return refusal(EINVAL, "tenant, adapter and salt are too long");
+		return refusal(EBUSY, "32 commands are being done already: try again");
+	r = find_ns(l, m->args, &ns);
+	if (r)
+		return r == -EINVAL ? refusal(EINVAL, "tenant, adapter and salt: 4072 bytes together")
+				    : refusal(-r, "no memory");
 	o = calloc(1, sizeof(*o));
 	if (!o) {
 		ns_unref(&l->ns, ns);
@@ -458,14 +484,14 @@ static json_t *add_chore(struct leader *l, const struct mail *m, struct cache *c
 static json_t *begin_pin(struct leader *l, const struct mail *m)
 {
 	const json_t *tokens = json_object_get(m->args, "tokens");
-	json_int_t seconds = json_integer_value(json_object_get(m->args, "seconds"));
 	json_t *bad = NULL;
 	struct cache *c = find_cache(l, m->args, &bad);
 
 	if (!c)
 		return bad;
-	if (!json_array_size(tokens) || seconds < 1 || seconds > MAX_PIN_SECONDS)
-		return refusal(EINVAL, "a pin needs tokens (a list of numbers) and seconds (1 to a year's)");
+	if (!tokens || !json_object_get(m->args, "seconds"))
+		return refusal(EINVAL, tokens ? "for how long? seconds=N is missing"
+					      : "what? tokens=1,2,3 or text=TEXT is missing");
 	return add_chore(l, m, c, json_array_size(tokens));
 }
 
@@ -479,7 +505,7 @@ static json_t *begin_evict(struct leader *l, const struct mail *m)
 	if (!c)
 		return bad;
 	if (!flush && blocks < 1)
-		return refusal(EINVAL, "how many blocks?");
+		return refusal(EINVAL, "how many? blocks=N is missing");
 	return add_chore(l, m, c, flush ? UINT64_MAX : (uint64_t)blocks);
 }
 
@@ -489,9 +515,7 @@ static json_t *flush_all(struct leader *l, const struct mail *m)
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++)
 		if (l->pool.caches[i] && named_so(l->pool.caches[i], m->args))
 			return add_chore(l, m, l->pool.caches[i], UINT64_MAX);
-	return json_object_get(m->args, "realm") || json_object_get(m->args, "fingerprint")
-		       ? refusal(ENOENT, "no such cache")
-		       : json_pack("{s:i}", "evicted", 0);
+	return any_named_so(l, m->args) ? json_pack("{s:i}", "evicted", 0) : refusal(ENOENT, "no such cache");
 }
 
 static json_t *begin_tree(struct leader *l, const struct mail *m)
@@ -502,8 +526,6 @@ static json_t *begin_tree(struct leader *l, const struct mail *m)
 
 	if (!c)
 		return bad;
-	if (blocks < 0 || blocks > MAX_TREE_BLOCKS)
-		return refusal(EINVAL, "at most 20000 blocks");
 	return add_chore(l, m, c, blocks ? (uint64_t)blocks : TREE_BLOCKS);
 }
 

@@ -95,6 +95,10 @@ static int complain(int error, const char *path)
 	case -EPROTOTYPE:
 		fprintf(stderr, "attnctl: %s is the clients' socket, and there is no %s.admin\n", path, path);
 		return CTL_NO_DAEMON;
+	case -ENAMETOOLONG:
+		fprintf(stderr, "attnctl: %.60s...: a UNIX socket's path has at most %zu bytes\n", path,
+			sizeof(((struct sockaddr_un *)0)->sun_path) - 1);
+		return CTL_USAGE;
 	case -EAGAIN:
 		fprintf(stderr, "attnctl: the daemon at %s does not answer\n", path);
 		return CTL_ERROR;

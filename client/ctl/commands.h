@@ -3,7 +3,7 @@
  * attnctl's commands and options: the one list that the program, its help, its manual page and the
  * shell's completion are made of.
  *
- * In:   nothing. Out: CTL_COMMANDS, CTL_OPTIONS. Next: attnctl.c, docs/man/tables.c.
+ * In:   nothing. Out: CTL_COMMANDS, CTL_OPTIONS. Next: attnctl.c, docs/man/generate.
  */
 #ifndef ATTND_CLIENT_CTL_COMMANDS_H
 #define ATTND_CLIENT_CTL_COMMANDS_H
@@ -31,21 +31,21 @@
 	X("events", "", events, "what is cached, and with --follow what comes and goes, block by block") \
 	X("doctor", "", doctor, "is this machine set up well? What is not comes with what to do about it")
 
-/* X(option, its letter, its argument or "", help) */
+/* X(option, its letter, its argument or "", the only commands that it is for or "", help) */
 #define CTL_OPTIONS(X)                                                                                              \
-	X("socket", 's', "PATH",                                                                                    \
+	X("socket", 's', "PATH", "",                                                                                \
 	  "the daemon's socket, or its administrators' (PATH.admin); without it $ATTND_SOCKET, "                    \
 	  "$XDG_RUNTIME_DIR/attnd.sock, /run/attnd/attnd.sock")                                                     \
-	X("json", 'j', "", "for programs: what the daemon answers, unchanged, or what was worked out")              \
-	X("text", 't', "", "tree: tokens as bytes")                                                                 \
-	X("once", 'o', "", "top: one interval, as plain text")                                                      \
-	X("interval", 'i', "SECONDS", "top: between two looks, 0.1 or more; 1 if not given")                        \
-	X("stream", 'S', "GB/S",                                                                                    \
-	  "top, stat: what this machine's memory can be read with; 0: unknown; not given: measured for a tenth of " \
-	  "a second")                                                                                               \
-	X("follow", 'f', "", "events: go on until interrupted")                                                     \
-	X("root", 'r', "DIR", "doctor: look at the machine whose /sys and /proc are under DIR")                     \
-	X("help", 'h', "", "this text")                                                                             \
-	X("version", 'v', "", "the version")
+	X("json", 'j', "", "", "for programs: what the daemon answers, unchanged, or what was worked out")          \
+	X("text", 't', "", "tree", "tokens as bytes")                                                               \
+	X("once", 'o', "", "top", "one interval, as plain text")                                                    \
+	X("interval", 'i', "SECONDS", "top", "between two looks, 0.1 to 86400; 1 if not given")                     \
+	X("stream", 'S', "GB/S", "top, stat",                                                                       \
+	  "what this machine's memory can be read with, up to 100000; 0: unknown; not given: measured for a tenth " \
+	  "of a second")                                                                                            \
+	X("follow", 'f', "", "events", "go on until interrupted")                                                   \
+	X("root", 'r', "DIR", "doctor", "look at the machine whose /sys and /proc are under DIR")                   \
+	X("help", 'h', "", "", "this text")                                                                         \
+	X("version", 'v', "", "", "the version")
 
 #endif

@@ -667,6 +667,22 @@ static void test_attnctl(void **state)
 	assert_attnctl("--version #%s", false, 0, "attnctl 0.");
 	assert_attnctl("#%s", false, 2, "usage:");
 	assert_attnctl("--socket %s nonsense", false, 2, "nonsense");
+	assert_attnctl("--socket %s status --once", false, 2, "--once is for top, not for status");
+	assert_attnctl("--socket %s status --stream 1", false, 2, "--stream is for top, stat, not for status");
+	assert_attnctl("--socket %s --socket x status", false, 2, "--socket is given twice");
+	assert_attnctl("--socket '' status #%s", false, 2, "--socket: the path is empty");
+	assert_attnctl("--socket $(head -c 200 /dev/zero | tr '\\0' x) status #%s", false, 2, "at most 107 bytes");
+	assert_attnctl("--socket %s top --interval 1e9", false, 2,
+		       "--interval: \"1e9\" is not a number from 0.1 to 86400");
+	assert_attnctl("--socket %s top --interval nan", false, 2, "not a number");
+	assert_attnctl("--socket %s top --stream -1", false, 2, "--stream: \"-1\" is not a number from 0 to 100000");
+	assert_attnctl("--socket %s flush toy", false, 2, "flush toy is not NAME=VALUE");
+	assert_attnctl("--socket %s flush cache=a cache=b", false, 2, "flush cache is given twice");
+	assert_attnctl("--socket %s evict blocks=", false, 2, "evict blocks takes a whole number");
+	assert_attnctl("--socket %s pin text=a tokens=1", false, 2, "text and tokens are one");
+	assert_attnctl("--socket %s pin tokens=1,", false, 2, "pin tokens takes numbers separated by commas");
+	assert_attnctl("--socket %s flush cahce=a", false, 1, "flush takes no cahce: there are cache");
+	assert_attnctl("--socket %s doctor now", false, 2, "doctor takes no arguments");
 	if (geteuid() == 0)
 		assert_attnctl("--socket %s status", true, 4, "permission denied");
 	setenv("ATTND_SOCKET", socket_path, 1);

@@ -8,6 +8,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "toy.h"
 
@@ -157,6 +160,96 @@ static void test_set(void **state)
 	refused("set eviction=fifo", -EINVAL, "eviction: lru or priority");
 	refused("set cache-shares=toy:60:50", -EINVAL, "toy:60:50: NAME:MIN:MAX");
 	refused("set no-such=1", -EINVAL, "no-such: no such limit; there are pin-budget");
+}
+
+/* One request as it is written, past attnctl. Its answer. */
+static json_t *ask_raw(const char *line)
+{
+	struct sockaddr_un at = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	static char text[65536];
+	json_t *reply;
+	size_t n = 0;
+
+	snprintf(at.sun_path, sizeof(at.sun_path), "%s", daemon_.admin);
+	assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+	assert_int_equal(send(fd, line, strlen(line), MSG_NOSIGNAL), strlen(line));
+	shutdown(fd, SHUT_WR);
+	for (ssize_t k = 1; k > 0; n += (size_t)(k > 0 ? k : 0))
+		k = recv(fd, text + n, sizeof(text) - n, 0);
+	close(fd);
+	reply = json_loadb(text, n, 0, NULL);
+	assert_non_null(reply);
+	return reply;
+}
+
+static void refused_raw(const char *line, const char *words)
+{
+	json_t *reply = ask_raw(line);
+	const char *text = json_string_value(json_object_get(reply, "error"));
+
+	if (!text || !strstr(text, words))
+		fail_msg("%s: \"%s\" does not say \"%s\"", line, text ? text : "", words);
+	assert_int_equal(json_integer_value(json_object_get(reply, "errno")), -EINVAL);
+	json_decref(reply);
+}
+
+/* A word that is misspelt, of another kind or given twice changes nothing: least of all does it mean "all". */
+static void test_arguments(void **state)
+{
+	struct toy t;
+	attnd_t *a = prompt_cached(&t);
+	json_t *reply;
+
+	(void)state;
+	assert_int_equal(attnd_seq_close(a, 1), 0);
+	assert_int_equal(ask("pin cache=toy seconds=1000 tokens=1,2,3", "tokens"), 3);
+	refused("flush cahce=other", -EINVAL, "flush takes no cahce: there are cache, realm, fingerprint");
+	refused("unpin pni=9", -EINVAL, "unpin takes no pni: there are cache, realm, fingerprint, pin");
+	refused("unpin cache=other", -ENOENT, "no such cache");
+	refused("unpin pin=0", -EINVAL, "pin: a number from 1 to 4294967295");
+	refused("status verbose=1", -EINVAL, "status takes no verbose");
+	refused("evict cache=toy blocks=-1", -EINVAL, "blocks: a number from 1 to 9223372036854775807");
+	refused("evict cache=toy", -EINVAL, "blocks=N is missing");
+	refused("evict cache= blocks=1", -EINVAL, "cache: a text of 1 to 64 bytes");
+	refused("flush fingerprint=xyz", -EINVAL, "fingerprint: 32 digits");
+	refused("tree cache=toy blocks=20001", -EINVAL, "blocks: a number from 1 to 20000");
+	refused("pin cache=toy tokens=1", -EINVAL, "seconds=N is missing");
+	refused("pin cache=toy seconds=1", -EINVAL, "tokens=1,2,3 or text=TEXT is missing");
+	refused("pin cache=toy seconds=31536001 tokens=1", -EINVAL, "seconds: a number from 1 to 31536000");
+	refused("pin cache=toy seconds=1 tokens=1 salt=$(head -c 4097 /dev/zero | tr '\\0' x)", -EINVAL,
+		"salt: a text of 0 to 4096 bytes");
+	/* As programs write it, and by hand. */
+	refused_raw("{\"command\": \"flush\", \"cache\": 5}", "cache: a text");
+	refused_raw("{\"command\": \"flush\", \"realm\": null}", "realm: a text");
+	refused_raw("{\"command\": \"unpin\", \"pin\": \"1\"}", "pin: a number");
+	refused_raw("{\"command\": \"evict\", \"cache\": \"toy\", \"blocks\": 1.5}", "blocks: a number");
+	refused_raw("{\"command\": \"pin\", \"cache\": \"toy\", \"seconds\": 1, \"tokens\": [1, \"2\"]}",
+		    "tokens: a list of numbers");
+	refused_raw("{\"command\": \"evict\", \"blocks\": 1, \"blocks\": 2}", "duplicate");
+	refused_raw("{\"command\": \"flush\"", "no JSON");
+	refused_raw("flush cache=toy cache=other", "cache: given twice");
+	refused_raw("flush toy", "\"toy\" is not NAME=VALUE");
+	refused_raw("flush =toy", "\"=toy\" is not NAME=VALUE");
+	refused_raw("flush cache=\xff", "cache: not UTF-8");
+	refused_raw("evict cache=toy blocks=99999999999999999999", "blocks: a number");
+	refused_raw("pin cache=toy seconds=1 tokens=1,,2", "tokens: a list");
+	refused_raw("pin cache=toy seconds=1 tokens=1,", "tokens: a list");
+	refused_raw("\n", "unknown command");
+	refused_raw("flush \xff", "\"?\" is not NAME=VALUE");
+	refused_raw("set \xc3\xa9=1", "??: no such limit");
+	refused_raw("flush 123456789012345678901234567890123456789012345678901234567890123456\xc3\xa9=1",
+		    "flush takes no 1234567");
+	refused_raw("[1]", "unknown command");
+	assert_int_equal(daemon_number(&daemon_, "caches.0.blocks_evicted"), 0);
+	assert_int_equal(pins(), 1);
+	reply = ask_raw("pin cache=toy seconds=9 tokens=1,2,3,4");
+	assert_int_equal(json_integer_value(json_object_get(reply, "tokens")), 4);
+	json_decref(reply);
+	reply = ask_raw("flush realm=007");
+	assert_int_equal(json_integer_value(json_object_get(reply, "errno")), -ENOENT);
+	json_decref(reply);
+	attnd_disconnect(a);
 }
 
 static void write_config(const char *text)
@@ -331,10 +424,15 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, test_start, test_end)
-		TEST(test_evict),	TEST(test_pin),
-		TEST(test_pin_expires), TEST(test_pin_namespace),
-		TEST(test_flush_all),	TEST(test_set),
-		TEST(test_tree),	cmocka_unit_test_setup_teardown(test_pin_budget, no_budget_start, test_end),
+		TEST(test_evict),
+		TEST(test_pin),
+		TEST(test_pin_expires),
+		TEST(test_pin_namespace),
+		TEST(test_flush_all),
+		TEST(test_set),
+		TEST(test_arguments),
+		TEST(test_tree),
+		cmocka_unit_test_setup_teardown(test_pin_budget, no_budget_start, test_end),
 		TEST(test_reload),
 	};
 
