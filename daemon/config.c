@@ -81,8 +81,8 @@ struct loader {
 	const char *file;
 	int line;		    /* of `file` */
 	int lines[CONFIG_NUM_KEYS]; /* where a key was set there */
-	bool long_line;
-	int status; /* the first error: later ones are not reported */
+	int long_line;		    /* 0, or what one may have at most */
+	int status;		    /* the first error: later ones are not reported */
 };
 
 __attribute__((format(printf, 2, 3))) static int fail(struct loader *l, const char *format, ...)
@@ -163,15 +163,18 @@ static void list_choices(const char *const *names, char *buf, size_t size)
 
 static int set_string(struct loader *l, const struct key *k, const char *text, const char *where)
 {
-	char **string = member(l->cfg, k);
+	char **string = member(l->cfg, k), features[256];
 	uint64_t mask;
 	char *copy;
 
 	for (const char *p = text; *p; p++)
 		if (iscntrl((unsigned char)*p))
 			return fail(l, "%s: %s has a control character", where, k->name);
-	if (k->type == TYPE_CPUMASK && *text && attnd_features_parse_mask(text, &mask))
-		return fail(l, "%s: %s: \"%s\" names no CPU features of attnd", where, k->name, text);
+	if (k->type == TYPE_CPUMASK && *text && attnd_features_parse_mask(text, &mask)) {
+		attnd_features_format((UINT64_C(1) << ATTND_CPU_BITS) - 1, features, sizeof(features));
+		return fail(l, "%s: %s: \"%s\" is neither none nor a list of these, with commas: %s", where, k->name,
+			    text, features);
+	}
 	copy = strdup(text);
 	if (!copy)
 		return fail(l, "%s: %s: out of memory", where, k->name);
@@ -180,20 +183,30 @@ static int set_string(struct loader *l, const struct key *k, const char *text, c
 	return 0;
 }
 
+static void format_number(const struct key *k, uint64_t value, char *buf, size_t size)
+{
+	if (k->type == TYPE_SIZE)
+		memory_format(value, buf, size);
+	else
+		snprintf(buf, size, k->type == TYPE_MODE ? "%04" PRIo64 : "%" PRIu64, value);
+}
+
 static int set_number(struct loader *l, const struct key *k, const char *text, const char *where)
 {
 	bool size = k->type == TYPE_SIZE;
+	char min[24], max[24];
 	uint64_t value;
 	int r = parse_number(text, k->type == TYPE_MODE ? 8 : 10, size, &value);
 
-	if (r == -EINVAL)
-		return fail(l, "%s: %s: \"%s\" is not a%s", where, k->name, text,
-			    size		   ? " size (digits, then K, M, G or T)"
-			    : k->type == TYPE_MODE ? "n octal mode"
-						   : " number");
-	if (r || value < k->min || value > k->max)
-		return fail(l, "%s: %s: %s is not within %" PRIu64 " and %" PRIu64, where, k->name, text, k->min,
-			    k->max);
+	if (r || value < k->min || value > k->max) {
+		format_number(k, k->min, min, sizeof(min));
+		format_number(k, k->max, max, sizeof(max));
+		return fail(l, "%s: %s: \"%s\" is not %s from %s to %s", where, k->name, text,
+			    size		   ? "a size (digits, then K, M, G or T)"
+			    : k->type == TYPE_MODE ? "an octal mode"
+						   : "a number",
+			    min, max);
+	}
 	if (size)
 		*(uint64_t *)member(l->cfg, k) = value;
 	else
@@ -233,30 +246,28 @@ static int set_value(struct loader *l, const struct key *k, const char *text, co
 	}
 }
 
-static void format_value(const struct config *cfg, const struct key *k, char *buf, size_t size)
+/* The whole of it: a text of whatever length, or a number in buf. */
+static const char *value_text(const struct config *cfg, const struct key *k, char *buf, size_t size)
 {
 	const void *m = member(cfg, k);
 
 	switch (k->type) {
 	case TYPE_STRING:
 	case TYPE_CPUMASK:
-		snprintf(buf, size, "%s", *(char *const *)m);
-		break;
+		return *(char *const *)m;
 	case TYPE_SIZE:
-		memory_format(*(const uint64_t *)m, buf, size);
+		format_number(k, *(const uint64_t *)m, buf, size);
 		break;
 	case TYPE_U32:
-		snprintf(buf, size, "%" PRIu32, *(const uint32_t *)m);
-		break;
 	case TYPE_MODE:
-		snprintf(buf, size, "%04" PRIo32, *(const uint32_t *)m);
+		format_number(k, *(const uint32_t *)m, buf, size);
 		break;
 	case TYPE_BOOL:
-		snprintf(buf, size, "%s", bool_names[*(const bool *)m]);
-		break;
+		return bool_names[*(const bool *)m];
 	default:
-		snprintf(buf, size, "%s", choices(k->type)[*(const uint32_t *)m]);
+		return choices(k->type)[*(const uint32_t *)m];
 	}
+	return buf;
 }
 
 /* A key from one of the three places; twice from the same one is a conflict. */
@@ -295,7 +306,7 @@ static char *read_line(char *buf, int size, void *stream)
 		return NULL;
 	l->line++;
 	if (!strchr(line, '\n') && !feof((FILE *)((void **)stream)[1])) {
-		l->long_line = true;
+		l->long_line = size - 2;
 		return NULL;
 	}
 	return line;
@@ -336,7 +347,7 @@ static int load_file(struct loader *l)
 	stream[1] = f;
 	r = ini_parse_stream(read_line, stream, file_key, l);
 	if (l->long_line)
-		fail(l, "%s:%d: the line is too long", l->file, l->line);
+		fail(l, "%s:%d: the line is too long: at most %d bytes", l->file, l->line, l->long_line);
 	if (ferror(f))
 		fail(l, "%s: cannot be read", l->file);
 	if (r > 0)
@@ -560,26 +571,62 @@ static int check_names(struct loader *l)
 		return fail(l, "%s: up to 64 letters, digits, '.', '_' or '-'",
 			    origin(l, CONFIG_KEY_share_group, at));
 	if ((bad = peer_list_parse(cfg->allow_users, PEER_USERS, &ids)))
-		return fail(l, "%s: no user \"%s\", or too many", origin(l, CONFIG_KEY_allow_users, at), bad);
+		return fail(l, "%s: no user \"%s\", or more than 64", origin(l, CONFIG_KEY_allow_users, at), bad);
 	if ((bad = peer_list_parse(cfg->allow_groups, PEER_GROUPS, &ids)))
-		return fail(l, "%s: no group \"%s\", or too many", origin(l, CONFIG_KEY_allow_groups, at), bad);
+		return fail(l, "%s: no group \"%s\", or more than 64", origin(l, CONFIG_KEY_allow_groups, at), bad);
 	if ((bad = limits_parse_shares(cfg->cache_shares, &limits)))
-		return fail(l, "%s: \"%s\" is not NAME:MIN:MAX in percent, or minima sum to more than 100",
-			    origin(l, CONFIG_KEY_cache_shares, at), bad);
+		return fail(
+			l,
+			"%s: \"%s\" is not NAME:MIN:MAX with 0 <= MIN <= MAX <= 100 percent, or they are more than "
+			"16, or all MIN together more than 100",
+			origin(l, CONFIG_KEY_cache_shares, at), bad);
 	if ((bad = tenant_rules_parse(cfg->tenants, &tenants)))
 		return fail(l, "%s: \"%s\" is not WHO:TENANT with a user, @group or *, or they are too many",
 			    origin(l, CONFIG_KEY_tenants, at), bad);
 	return 0;
 }
 
-static int check_path(struct loader *l, int key, const char *path)
+/* With what is put behind it: ".lock" and the like. */
+static int check_path(struct loader *l, int key, const char *path, const char *longest)
 {
+	const size_t most = sizeof(((struct sockaddr_un *)0)->sun_path) - 1 - strlen(longest);
 	char at[320];
 
-	if (strlen(path) >= sizeof(((struct sockaddr_un *)0)->sun_path) - sizeof(".lock"))
-		return fail(l, "%s: the path is longer than a UNIX socket's may be", origin(l, key, at));
+	if (strlen(path) > most)
+		return fail(l, "%s: the path is longer than a UNIX socket's may be: at most %zu bytes",
+			    origin(l, key, at), most);
 	if (path[0] != '/')
 		return fail(l, "%s: \"%s\" is not an absolute path", origin(l, key, at), path);
+	return 0;
+}
+
+static bool is_with(const char *path, const char *start, const char *end)
+{
+	size_t n = strlen(start);
+
+	return !strncmp(path, start, n) && !strcmp(path + n, end);
+}
+
+/* It stands for four sockets; none of them may be another's, or the lock. */
+static int check_events(struct loader *l)
+{
+	static const char *const ends[] = {"", ".replay", ".admin", ".admin.replay"};
+	const struct config *cfg = l->cfg;
+	char lock[sizeof(((struct sockaddr_un *)0)->sun_path)];
+
+	if (!strcmp(cfg->events_socket, "none"))
+		return 0;
+	if (check_path(l, CONFIG_KEY_events_socket, cfg->events_socket, ".admin.replay"))
+		return l->status;
+	snprintf(lock, sizeof(lock), "%s.lock", cfg->socket);
+	for (size_t i = 0; i < sizeof(ends) / sizeof(*ends); i++) {
+		if (is_with(cfg->socket, cfg->events_socket, ends[i]) || is_with(lock, cfg->events_socket, ends[i]))
+			return conflict(l, CONFIG_KEY_events_socket, "(or one beside it) is the same path as",
+					CONFIG_KEY_socket);
+		if (is_with(cfg->admin_socket, cfg->events_socket, ends[i]))
+			return conflict(l, CONFIG_KEY_events_socket, "(or one beside it) is the same path as",
+					CONFIG_KEY_admin_socket);
+	}
 	return 0;
 }
 
@@ -589,14 +636,16 @@ static int check(struct loader *l)
 	struct sockaddr_storage address;
 	char at[320];
 
-	if (check_path(l, CONFIG_KEY_socket, cfg->socket) ||
-	    check_path(l, CONFIG_KEY_admin_socket, cfg->admin_socket))
+	if (check_path(l, CONFIG_KEY_socket, cfg->socket, ".lock") ||
+	    check_path(l, CONFIG_KEY_admin_socket, cfg->admin_socket, "") || check_events(l))
 		return l->status;
 	if (*cfg->pool_path && cfg->pool_path[0] != '/')
 		return fail(l, "%s: \"%s\" is not an absolute path", origin(l, CONFIG_KEY_pool_path, at),
 			    cfg->pool_path);
 	if (strcmp(cfg->socket, cfg->admin_socket) == 0)
 		return conflict(l, CONFIG_KEY_admin_socket, "is the same path as", CONFIG_KEY_socket);
+	if (is_with(cfg->admin_socket, cfg->socket, ".lock"))
+		return conflict(l, CONFIG_KEY_admin_socket, "is the path of the lock of", CONFIG_KEY_socket);
 	if (cfg->slab_size % (2 * MIB))
 		return fail(l, "%s: not a multiple of 2M", origin(l, CONFIG_KEY_slab_size, at));
 	if (cfg->slab_size > cfg->pool_size)
@@ -608,8 +657,10 @@ static int check(struct loader *l)
 		return conflict(l, CONFIG_KEY_max_sessions_per_uid, "is more than", CONFIG_KEY_max_sessions);
 	if (cfg->max_segment_mb * MIB > cfg->arena_max)
 		return conflict(l, CONFIG_KEY_max_segment_mb, "is more than", CONFIG_KEY_arena_max);
-	if (strcmp(cfg->events_socket, "none") && check_path(l, CONFIG_KEY_events_socket, cfg->events_socket))
-		return l->status;
+	if (cfg->arena_max_per_session > cfg->arena_max)
+		return conflict(l, CONFIG_KEY_arena_max_per_session, "is more than", CONFIG_KEY_arena_max);
+	if (cfg->arena_max_per_uid > cfg->arena_max)
+		return conflict(l, CONFIG_KEY_arena_max_per_uid, "is more than", CONFIG_KEY_arena_max);
 	if (cfg->events_queue & (cfg->events_queue - 1))
 		return fail(l, "%s: not a power of two", origin(l, CONFIG_KEY_events_queue, at));
 	if (*cfg->metrics_listen && http_address(cfg->metrics_listen, &address))
@@ -672,15 +723,15 @@ int config_copy(struct config *ret, const struct config *cfg)
 void config_print(const struct config *cfg, FILE *out)
 {
 	const char *section = "";
-	char value[512];
+	char value[64];
 
 	for (size_t i = 0; i < CONFIG_NUM_KEYS; i++) {
 		if (strcmp(section, keys[i].section) != 0) {
 			section = keys[i].section;
 			fprintf(out, "%s[%s]\n", i ? "\n" : "", section);
 		}
-		format_value(cfg, &keys[i], value, sizeof(value));
-		fprintf(out, "%s = %s ; %s\n", keys[i].name, value, source_names[cfg->source[i]]);
+		fprintf(out, "%s = %s ; %s\n", keys[i].name, value_text(cfg, &keys[i], value, sizeof(value)),
+			source_names[cfg->source[i]]);
 	}
 }
 
@@ -728,14 +779,13 @@ static void swap_member(struct config *a, struct config *b, const struct key *k)
 
 void config_reload(struct config *cfg, struct config *fresh, char *needs_restart, size_t size)
 {
-	char old[512], new[512];
+	char old[64], new[64];
 	size_t n = 0;
 
 	needs_restart[0] = '\0';
 	for (size_t i = 0; i < CONFIG_NUM_KEYS; i++) {
-		format_value(cfg, &keys[i], old, sizeof(old));
-		format_value(fresh, &keys[i], new, sizeof(new));
-		if (strcmp(old, new) == 0)
+		if (strcmp(value_text(cfg, &keys[i], old, sizeof(old)),
+			   value_text(fresh, &keys[i], new, sizeof(new))) == 0)
 			continue;
 		if (keys[i].reload) {
 			swap_member(cfg, fresh, &keys[i]);

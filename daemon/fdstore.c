@@ -2,8 +2,10 @@
 /* The service manager's file-descriptor store (fdstore.h). */
 #include "fdstore.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
@@ -59,12 +61,21 @@ void fdstore_drop(const char *name)
 	sd_notifyf(0, "FDSTOREREMOVE=1\nFDNAME=%s", name);
 }
 
+void fdstore_free(int fd)
+{
+	struct stat st;
+
+	if (fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size)
+		(void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, st.st_size);
+}
+
 void fdstore_end(void)
 {
 	for (int i = 0; i < num_offered; i++) {
 		if (offered[i].fd < 0)
 			continue;
 		fdstore_drop(offered[i].name);
+		fdstore_free(offered[i].fd);
 		close(offered[i].fd);
 	}
 	num_offered = 0;

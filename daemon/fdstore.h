@@ -24,7 +24,12 @@ int fdstore_put(const char *name, int fd);
 /** The manager lets go of what it has under this name. */
 void fdstore_drop(const char *name);
 
-/** What nobody has taken is closed, and dropped by the manager. */
+/**
+ * Let go of the pages of what is of no use, now: when the manager closes its copy is not known. -1: nothing.
+ */
+void fdstore_free(int fd);
+
+/** What nobody has taken is emptied, closed, and dropped by the manager. */
 void fdstore_end(void);
 
 #endif

@@ -246,6 +246,14 @@ static void give_back(struct keep *k, struct attnd_region *r, uint32_t which)
 	attnd_region_destroy(r);
 }
 
+/* The new pool may need the memory of what is of no use; a file is emptied when it is taken (keep_file). */
+static bool nothing(const struct keep *k)
+{
+	for (uint32_t i = 0; i < KEEP_FILES && !k->path; i++)
+		fdstore_free(k->fds[i]);
+	return false;
+}
+
 bool keep_take(struct keep *k, const struct config *cfg, struct pool *p)
 {
 	struct attnd_meta_region *m;
@@ -253,7 +261,7 @@ bool keep_take(struct keep *k, const struct config *cfg, struct pool *p)
 	const char *why;
 
 	if (k->fds[KEEP_META] < 0 || (!fstat(k->fds[KEEP_META], &st) && !st.st_size))
-		return false; /* there was none before */
+		return nothing(k); /* there was none before */
 	why = take_meta(k, &p->meta_region);
 	m = p->meta_region.base;
 	if (!why)
@@ -266,7 +274,7 @@ bool keep_take(struct keep *k, const struct config *cfg, struct pool *p)
 		give_back(k, &p->meta_region, KEEP_META);
 		for (uint32_t i = 0; i < p->num_nodes; i++)
 			give_back(k, &p->nodes[i], i);
-		return false;
+		return nothing(k);
 	}
 	p->meta = m;
 	p->num_slabs = m->num_slabs;

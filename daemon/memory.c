@@ -96,10 +96,17 @@ uint64_t memory_group_left(void)
 	return left_up_to(group, sizeof(v2) - 1, "memory.max", "memory.current");
 }
 
+uint64_t memory_available(void)
+{
+	uint64_t kib = read_number("/proc/meminfo", "MemAvailable:", UINT64_MAX);
+
+	return kib < UINT64_MAX / 1024 ? kib * 1024 : UINT64_MAX;
+}
+
 uint64_t memory_default_pool(void)
 {
-	uint64_t available = read_number("/proc/meminfo", "MemAvailable:", 0) * 1024, group = memory_group_left();
-	uint64_t pool = (available < group ? available : group) / 8;
+	uint64_t available = memory_available(), group = memory_group_left();
+	uint64_t pool = available == UINT64_MAX ? 0 : (available < group ? available : group) / 8;
 
 	pool = pool < 16 * MIB ? 16 * MIB : pool > 2048 * MIB ? 2048 * MIB : pool;
 	return pool - pool % (2 * MIB);

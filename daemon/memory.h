@@ -13,6 +13,9 @@
 /** 1/8 of what is available to this process, 16 MiB to 2 GiB, a multiple of 2 MiB. */
 uint64_t memory_default_pool(void);
 
+/** What the machine can still give without swapping; UINT64_MAX if /proc does not tell. */
+uint64_t memory_available(void);
+
 /** What the limits of this process's control group, and of those above it, leave; UINT64_MAX: no limit. */
 uint64_t memory_group_left(void);
 

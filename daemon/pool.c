@@ -121,11 +121,28 @@ int pool_settle(struct pool *p, uint32_t node, struct attnd_region *region)
 
 /* ---- What backs a node ---- */
 
+/* In small pages; or the kernel would kill somebody in the middle of it. */
+static bool fits(uint64_t bytes)
+{
+	uint64_t group = memory_group_left(), machine = memory_available(), left = group < machine ? group : machine;
+
+	if (bytes > left)
+		log_err("pool: %llu MiB (pool-size) are more than the %llu MiB that %s",
+			(unsigned long long)(bytes / MIB), (unsigned long long)(left / MIB),
+			group < machine ? "the memory limit of the control group leaves"
+					: "the machine has available");
+	return bytes <= left;
+}
+
 /* A file in a directory of the administrator's. */
 static int try_path(struct pool *p, const struct config *cfg, struct keep *k, uint32_t node, uint64_t bytes)
 {
 	int r = keep_file(k, node, bytes, &p->nodes[node]);
 
+	if (!r && !keep_huge(p->nodes[node].fd) && !fits(bytes)) {
+		attnd_region_destroy(&p->nodes[node]);
+		return -ENOMEM;
+	}
 	if (!r)
 		r = pool_settle(p, node, &p->nodes[node]);
 	if (r)
@@ -198,15 +215,10 @@ static int collapse_pages(const struct attnd_region *r)
 
 static int try_plain(struct pool *p, const struct config *cfg, uint32_t node, uint64_t bytes)
 {
-	uint64_t left = memory_group_left();
 	int r;
 
-	if (bytes > left) { /* or the kernel would kill us in the middle of it */
-		log_err("pool: %llu MiB (pool-size) are more than the %llu MiB that the memory limit of the control "
-			"group leaves",
-			(unsigned long long)(bytes / MIB), (unsigned long long)(left / MIB));
+	if (!fits(bytes))
 		return -ENOMEM;
-	}
 	r = attnd_region_create("attnd-pool", bytes, 0, ATTND_REGION_SEAL | ATTND_REGION_SPARSE, &p->nodes[node]);
 	if (!r)
 		r = pool_settle(p, node, &p->nodes[node]);

@@ -191,7 +191,7 @@ static void test_long_line(void **state)
 
 	(void)state;
 	memset(text + strlen(text), 'a', 300);
-	refuse(text, LIST(), LIST(), LIST(":2", "too long"));
+	refuse(text, LIST(), LIST(), LIST(":2", "too long", "at most 198 bytes"));
 	strcpy(text + 319, "\n");
 	refuse(text, LIST(), LIST(), LIST(":2", "too long"));
 }
@@ -217,6 +217,80 @@ static void test_conflicts(void **state)
 	refuse("", LIST(), LIST("--tenants=root"), LIST("tenants", "root", "WHO:TENANT"));
 	refuse("", LIST(), LIST("--allow-groups=4294967295"), LIST("allow-groups", "4294967295"));
 	refuse("", LIST(), LIST("--share-group=a b"), LIST("share-group"));
+	refuse("", LIST(), LIST("--arena-max=16M", "--arena-max-per-uid=17M"),
+	       LIST("arena-max-per-uid", "arena-max (flag)"));
+	refuse("", LIST(), LIST("--arena-max=16M", "--arena-max-per-session=17M"),
+	       LIST("arena-max-per-session", "arena-max (flag)"));
+}
+
+/* Each socket has its own path, with those that a key makes beside its own. */
+static void test_same_paths(void **state)
+{
+	static const char *const events[] = {"/a/b", "/a/b.admin", "/a/b.lock"};
+	struct config cfg;
+	char flag[64];
+
+	(void)state;
+	refuse("", LIST(), LIST("--socket=/a/b", "--admin-socket=/a/b.lock"),
+	       LIST("admin-socket", "lock", "socket (flag)"));
+	for (size_t i = 0; i < sizeof(events) / sizeof(*events); i++) {
+		snprintf(flag, sizeof(flag), "--events-socket=%s", events[i]);
+		refuse("", LIST(), LIST("--socket=/a/b", flag), LIST("events-socket (flag)", "same path", "socket"));
+	}
+	refuse("", LIST(), LIST("--socket=/a/e.admin", "--events-socket=/a/e"),
+	       LIST("events-socket (flag)", "socket"));
+	refuse("", LIST(), LIST("--socket=/a/b", "--admin-socket=/a/e.replay", "--events-socket=/a/e"),
+	       LIST("events-socket (flag)", "admin-socket (flag)"));
+	refuse("", LIST(), LIST("--socket=/a/b", "--admin-socket=/a/b.events.admin"),
+	       LIST("events-socket", "admin-socket"));
+	accept(&cfg, "", LIST(), LIST("--socket=/a/b", "--events-socket=/a/bc"));
+	config_free(&cfg);
+}
+
+/* A refusal says what would do: its range, its number, its choices. */
+static void test_refusals_name_the_limit(void **state)
+{
+	(void)state;
+	refuse("", LIST(), LIST("--max-sessions="), LIST("max-sessions", "\"\" is not a number from 1 to 65536"));
+	refuse("", LIST(), LIST("--max-sessions=-1"), LIST("\"-1\" is not a number from 1 to 65536"));
+	refuse("", LIST(), LIST("--threads=1025"), LIST("\"1025\" is not a number from 0 to 1024"));
+	refuse("", LIST(), LIST("--arena-max=1"), LIST("\"1\" is not a size", "from 1M to 1024T"));
+	refuse("", LIST(), LIST("--socket-mode=1000"), LIST("\"1000\" is not an octal mode from 0000 to 0777"));
+	refuse("", LIST(), LIST("--cpu-mask=mmx"), LIST("\"mmx\" is neither none nor", "avx2", "rvv"));
+	refuse("", LIST(),
+	       LIST("--socket=/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+		    "aaaaaaaaaaaaaaaaaaaaaaaaaaaa"),
+	       LIST("socket (flag)", "at most 102 bytes"));
+	refuse("", LIST(), LIST("--allow-users=0,nobody-such"), LIST("no user \"nobody-such\", or more than 64"));
+	refuse("", LIST(), LIST("--cache-shares=a:60:50"), LIST("cache-shares", "a:60:50", "MIN <= MAX", "16"));
+}
+
+/* A reload sees what changes at the end of a long list, and it is printed as a whole. */
+static void test_long_list(void **state)
+{
+	char flag[2100] = "--tenants=", restart[256], *text;
+	struct config a, b;
+	size_t n, size;
+	FILE *f;
+
+	(void)state;
+	for (int i = 0; i < 60; i++)
+		snprintf(flag + strlen(flag), sizeof(flag) - strlen(flag), "root:a-long-name-%02d,", i);
+	n = strlen(flag);
+	assert_in_range(n, 1000, sizeof(flag) - 10);
+	strcpy(flag + n, "root:x");
+	accept(&a, "", LIST(), LIST(flag));
+	strcpy(flag + n, "root:y");
+	accept(&b, "", LIST(), LIST(flag));
+	config_reload(&a, &b, restart, sizeof(restart));
+	assert_string_equal(a.tenants, flag + strlen("--tenants="));
+	f = open_memstream(&text, &size);
+	config_print(&a, f);
+	fclose(f);
+	assert_non_null(strstr(text, "root:y ; "));
+	free(text);
+	config_free(&a);
+	config_free(&b);
 }
 
 static void test_private(void **state)
@@ -373,6 +447,9 @@ int main(void)
 		cmocka_unit_test(test_refusals_name_the_place),
 		cmocka_unit_test(test_long_line),
 		cmocka_unit_test(test_conflicts),
+		cmocka_unit_test(test_same_paths),
+		cmocka_unit_test(test_refusals_name_the_limit),
+		cmocka_unit_test(test_long_list),
 		cmocka_unit_test(test_private),
 		cmocka_unit_test(test_switches),
 		cmocka_unit_test(test_print_reads_back),

@@ -93,6 +93,28 @@ static void test_file_size_limit(void **state)
 	forget(&d);
 }
 
+/* Refused before a page is taken, or the kernel would kill somebody. (No address space holds it, if it is tried.) */
+static void test_more_than_there_is(void **state)
+{
+	const char *const plain[] = {"--pool-size", "512T", "--meta-size", "4M", "--hugepages", "off", NULL};
+	char dir[] = "/dev/shm/attnd-test-XXXXXX", command[64];
+	const char *const named[] = {"--pool-size", "512T",	   "--meta-size", "4M", "--hugepages",
+				     "off",	    "--pool-path", dir,		  NULL};
+	struct daemon d;
+
+	(void)state;
+	assert_int_equal(daemon_start(&d, plain), -ECHILD);
+	assert_true(logged(&d, "536870912 MiB (pool-size) are more than the "));
+	forget(&d);
+	assert_non_null(mkdtemp(dir));
+	assert_int_equal(daemon_start(&d, named), -ECHILD);
+	assert_true(logged(&d, "536870912 MiB"));
+	assert_true(logged(&d, "pool-path"));
+	forget(&d);
+	snprintf(command, sizeof(command), "rm -r %s", dir);
+	assert_int_equal(system(command), 0);
+}
+
 /* ---- A memory limit ---- */
 
 static bool write_file(const char *dir, const char *name, const char *text)
@@ -466,11 +488,12 @@ static void test_worker_hangs(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_no_huge_pages),	    cmocka_unit_test(test_file_size_limit),
-		cmocka_unit_test(test_memory_limit),	    cmocka_unit_test(test_few_descriptors),
-		cmocka_unit_test(test_too_few_descriptors), cmocka_unit_test(test_full_log),
-		cmocka_unit_test(test_end_in_the_start),    cmocka_unit_test(test_stopped_daemon),
-		cmocka_unit_test(test_stopped_client),	    cmocka_unit_test(test_worker_hangs),
+		cmocka_unit_test(test_no_huge_pages),	   cmocka_unit_test(test_file_size_limit),
+		cmocka_unit_test(test_more_than_there_is), cmocka_unit_test(test_memory_limit),
+		cmocka_unit_test(test_few_descriptors),	   cmocka_unit_test(test_too_few_descriptors),
+		cmocka_unit_test(test_full_log),	   cmocka_unit_test(test_end_in_the_start),
+		cmocka_unit_test(test_stopped_daemon),	   cmocka_unit_test(test_stopped_client),
+		cmocka_unit_test(test_worker_hangs),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

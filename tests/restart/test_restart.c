@@ -12,7 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -253,6 +255,7 @@ static void test_torn(void **state)
 
 struct manager {
 	char dir[64], socket[80], admin[88];
+	const char *pool; /* its size */
 	int notify;
 	int fds[8];
 	char names[8][32];
@@ -264,7 +267,7 @@ static void manager_start(struct manager *m)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 
-	*m = (struct manager){.dir = "/tmp/attnd-test-XXXXXX"};
+	*m = (struct manager){.dir = "/tmp/attnd-test-XXXXXX", .pool = "16M"};
 	assert_non_null(mkdtemp(m->dir));
 	snprintf(m->socket, sizeof(m->socket), "%s/s", m->dir);
 	snprintf(m->admin, sizeof(m->admin), "%s.admin", m->socket);
@@ -286,6 +289,7 @@ static void exec_daemon(struct manager *m)
 		close(m->fds[i]);
 		strcat(strcat(names, i ? ":" : ""), m->names[i]);
 	}
+	prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that failed leaves none behind */
 	snprintf(notify, sizeof(notify), "%s/notify", m->dir);
 	setenv("NOTIFY_SOCKET", notify, 1);
 	snprintf(number, sizeof(number), "%d", (int)getpid());
@@ -293,8 +297,8 @@ static void exec_daemon(struct manager *m)
 	snprintf(number, sizeof(number), "%d", m->num_fds);
 	setenv("LISTEN_FDS", number, 1);
 	setenv("LISTEN_FDNAMES", names, 1);
-	execl(path, path, "--config", "/dev/null", "--socket", m->socket, "--pool-size", "16M", "--hugepages", "off",
-	      "--log-level", "err", NULL);
+	execl(path, path, "--config", "/dev/null", "--socket", m->socket, "--pool-size", m->pool, "--hugepages",
+	      "off", "--log-level", "err", NULL);
 	_exit(127);
 }
 
@@ -337,6 +341,23 @@ static int manager_take(struct manager *m)
 		snprintf(m->names[m->num_fds++], sizeof(m->names[0]), "%s", name);
 	}
 	return strstr(text, "READY=1") != NULL;
+}
+
+static int find(const struct manager *m, const char *name)
+{
+	int i = 0;
+
+	while (strcmp(m->names[i], name))
+		assert_in_range(++i, 0, m->num_fds - 1);
+	return i;
+}
+
+static int64_t pages_of(int fd)
+{
+	struct stat st;
+
+	assert_int_equal(fstat(fd, &st), 0);
+	return st.st_blocks;
 }
 
 static void manager_run(struct manager *m)
@@ -385,10 +406,25 @@ static void test_descriptor_store(void **state)
 	int all = m.num_fds;
 	manager_end(&m, SIGTERM);
 	/* One of them is missing: what is left is of no use, and is replaced. */
+	int old = fcntl(m.fds[find(&m, "attnd-meta")], F_DUPFD_CLOEXEC, 3);
+	assert_true(pages_of(old));
 	forget(&m, "attnd-pool-0");
 	manager_run(&m);
+	assert_int_equal(pages_of(old), 0); /* at once: the new pool may need them */
+	close(old);
 	assert_int_equal(m.num_fds, all);
 	assert_int_equal(kept_flag(&k, "restored"), 0);
+	assert_int_equal(prompts_look(&k), 0);
+	prompts_fill(&k);
+	manager_end(&m, SIGKILL);
+	/* Another size: the pages of the old pool are free before the new one's are taken. */
+	old = fcntl(m.fds[find(&m, "attnd-pool-0")], F_DUPFD_CLOEXEC, 3);
+	assert_true(pages_of(old));
+	m.pool = "32M";
+	manager_run(&m);
+	assert_int_equal(pages_of(old), 0);
+	close(old);
+	assert_int_equal(m.num_fds, all);
 	assert_int_equal(prompts_look(&k), 0);
 	prompts_fill(&k);
 	manager_end(&m, SIGKILL);
