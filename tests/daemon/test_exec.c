@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "../../daemon/exec.h"
 #include "../../kernels/cpu.h"
@@ -63,6 +64,9 @@ static const struct mask {
 	{"", false},	   {"amx-bf16", true}, {"amx-bf16,slow-dpbf16", true}, {"avx512-bf16,amx-bf16", true},
 	{"avx512", false}, {"zvfh", false},    {"zvfbfwma,zvfbfmin", true},    {"none", false},
 };
+#define FAR  (UINT64_C(1) << 29) /* 48 of them */
+#define NEAR (UINT64_C(1) << 34) /* 2^32 elements of 4 bytes */
+
 enum { MASKS = sizeof(masks) / sizeof(masks[0]) };
 
 /* What one test runs. */
@@ -71,6 +75,7 @@ struct variant {
 	uint64_t features;
 	uint32_t nodes;
 	bool first; /* of its geometry */
+	bool far;   /* slabs lie FAR bytes apart */
 	char name[96];
 };
 
@@ -92,6 +97,7 @@ struct fixture {
 	struct topology topology;
 	struct team team[TEAMS];
 	uint64_t random, keys;
+	uint32_t most_slabs;
 	struct text *text; /* [SEQS] */
 	struct {
 		uint64_t hash, bits;
@@ -587,7 +593,26 @@ static void *buffer(uint32_t tokens, size_t floats)
 	return p;
 }
 
-static void open_fixture(struct fixture *f, const struct geometry *g, uint64_t features, uint64_t seed)
+/*
+ * Slabs beyond what 32 bits can count, of bytes and of elements, in pages that cost nothing before they are touched;
+ * what an offset that was cut would hit cannot be read. The cache has been cut into blocks already.
+ */
+static void spread_slabs(struct fixture *f)
+{
+	struct pool *p = &f->world.pool;
+
+	munmap(p->nodes[0].base, p->nodes[0].bytes);
+	p->nodes[0].bytes = p->num_slabs * FAR;
+	p->nodes[0].base = mmap(NULL, p->nodes[0].bytes, PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	assert_ptr_not_equal(p->nodes[0].base, MAP_FAILED);
+	assert_int_equal(mprotect(p->nodes[0].base, NEAR, PROT_NONE), 0);
+	p->slab_bytes = FAR;
+	for (uint32_t i = 0; i < p->num_free; i++) /* the last ones first */
+		p->free[i] = i;
+}
+
+static void open_fixture(struct fixture *f, const struct geometry *g, uint64_t features, uint64_t seed, bool far)
 {
 	const uint32_t most = ROWS * ROW_MAX;
 	struct attnd_wire_cache id = {.name = "exec",
@@ -609,6 +634,8 @@ static void open_fixture(struct fixture *f, const struct geometry *g, uint64_t f
 	f->engine = world_engine(&f->world);
 	assert_int_equal(engine_cache_open(f->engine, &f->world.pool, &f->world.ns, &id, true, features).res, 0);
 	f->cache = f->engine->caches[0].cache;
+	if (far)
+		spread_slabs(f);
 	f->text = calloc(SEQS, sizeof(*f->text));
 	f->seen = calloc(SEEN, sizeof(*f->seen));
 	f->sinks = buffer(g->heads, 1);
@@ -647,6 +674,9 @@ static void close_fixture(struct fixture *f)
 	free(f->alibi);
 	free(f->seen);
 	free(f->text);
+	if (f->world.pool.slab_bytes == FAR)
+		assert_true((f->world.pool.num_slabs - f->most_slabs) * FAR >
+			    UINT64_C(4) * INT32_MAX); /* f32 elements */
 	world_close(&f->world);
 }
 
@@ -661,11 +691,12 @@ static void test_variant(void **state)
 	assert_non_null(f);
 	world_nodes = v->nodes;
 	printf("# %s: seed %#llx\n", v->name, (unsigned long long)seed);
-	open_fixture(f, v->g, v->features, seed);
+	open_fixture(f, v->g, v->features, seed, v->far);
 	for (uint32_t i = 0; i < steps; i++) {
 		step(f);
 		if (pick(f, 3) == 0)
 			replace(f);
+		f->most_slabs = f->cache->num_slabs > f->most_slabs ? f->cache->num_slabs : f->most_slabs;
 	}
 	printf("# %u outputs, %u of them again\n", f->num_seen, f->again);
 	assert_true(f->again || steps < 4);
@@ -699,12 +730,16 @@ static size_t add_variants(struct variant *v, const struct geometry *g, bool all
 		v[num].first = false;
 		snprintf(v[num].name, sizeof(v[num].name), "%s, %u nodes", g->name, nodes);
 	}
+	v[num] = v[0];
+	v[num].first = false;
+	v[num].far = true;
+	snprintf(v[num++].name, sizeof(v[0].name), "%s, slabs far apart", g->name);
 	return num;
 }
 
 int main(void)
 {
-	static struct variant v[sizeof(geometries) / sizeof(geometries[0]) * (MASKS + 2)];
+	static struct variant v[sizeof(geometries) / sizeof(geometries[0]) * (MASKS + 3)];
 	struct CMUnitTest tests[sizeof(v) / sizeof(v[0])];
 	size_t n = 0;
 

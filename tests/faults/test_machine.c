@@ -5,9 +5,11 @@
  *
  * In: such machines. Out: TAP. Next: daemon/pool.c, log.c, beat.c, clients.c.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -201,6 +203,61 @@ static void test_memory_limit(void **state)
 		assert_true(WIFEXITED(status));
 		assert_int_equal(WEXITSTATUS(status), 0);
 	}
+}
+
+/* ---- CPUs ---- */
+
+/* How many threads of a process may run elsewhere than on this CPU. */
+static int elsewhere(pid_t pid, unsigned cpu)
+{
+	char path[64], line[256], want[64];
+	int bad = 0, threads = 0;
+	struct dirent *e;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	snprintf(want, sizeof(want), "Cpus_allowed_list:\t%u\n", cpu);
+	DIR *d = opendir(path);
+	assert_non_null(d);
+	while ((e = readdir(d))) {
+		snprintf(path, sizeof(path), "/proc/%d/task/%.20s/status", (int)pid, e->d_name);
+		FILE *f = *e->d_name != '.' ? fopen(path, "re") : NULL;
+		while (f && fgets(line, sizeof(line), f)) {
+			if (strncmp(line, "Cpus_allowed_list:", 18))
+				continue;
+			threads++;
+			bad += strcmp(line, want) != 0;
+		}
+		if (f)
+			fclose(f);
+	}
+	closedir(d);
+	assert_true(threads >= 2);
+	return bad;
+}
+
+/* What a container's cpuset or taskset allows: here the last CPU alone, though there are others. */
+static void test_allowed_cpus(void **state)
+{
+	const char *const args[] = {"--pool-size", "16M", "--hugepages", "off", NULL};
+	cpu_set_t old, one;
+	struct daemon d;
+	unsigned cpu = CPU_SETSIZE - 1;
+
+	(void)state;
+	assert_int_equal(sched_getaffinity(0, sizeof(old), &old), 0);
+	while (!CPU_ISSET(cpu, &old))
+		cpu--;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+	int r = daemon_start(&d, args);
+	assert_int_equal(sched_setaffinity(0, sizeof(old), &old), 0);
+	assert_int_equal(r, 0);
+	serve(&d, 1);
+	assert_int_equal(elsewhere(d.pid, cpu), 0);
+	assert_int_equal(daemon_number(&d, "threads"), 1);
+	assert_int_equal(daemon_number(&d, "pool.nodes.0.cpus"), 1);
+	daemon_clean(&d);
 }
 
 /* ---- Descriptors ---- */
@@ -488,12 +545,12 @@ static void test_worker_hangs(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_no_huge_pages),	   cmocka_unit_test(test_file_size_limit),
-		cmocka_unit_test(test_more_than_there_is), cmocka_unit_test(test_memory_limit),
-		cmocka_unit_test(test_few_descriptors),	   cmocka_unit_test(test_too_few_descriptors),
-		cmocka_unit_test(test_full_log),	   cmocka_unit_test(test_end_in_the_start),
-		cmocka_unit_test(test_stopped_daemon),	   cmocka_unit_test(test_stopped_client),
-		cmocka_unit_test(test_worker_hangs),
+		cmocka_unit_test(test_no_huge_pages),	    cmocka_unit_test(test_file_size_limit),
+		cmocka_unit_test(test_more_than_there_is),  cmocka_unit_test(test_allowed_cpus),
+		cmocka_unit_test(test_memory_limit),	    cmocka_unit_test(test_few_descriptors),
+		cmocka_unit_test(test_too_few_descriptors), cmocka_unit_test(test_full_log),
+		cmocka_unit_test(test_end_in_the_start),    cmocka_unit_test(test_stopped_daemon),
+		cmocka_unit_test(test_stopped_client),	    cmocka_unit_test(test_worker_hangs),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
