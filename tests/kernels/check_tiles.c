@@ -11,12 +11,13 @@
  */
 #include "check.h"
 
-enum { ROUNDS = 150, SWEEP_DIMS = 80, SWEEP_SLOTS = 16 };
+enum { ROUNDS = 150, SWEEP_DIMS = 80, WIDE_DIMS = 288, SWEEP_SLOTS = 16 };
 
 /* What is not left to chance. */
 struct wish {
 	enum attnd_kdtype dtype, in;
 	uint32_t dim, dim_v, slot, n;
+	bool dynamic; /* int8: each row has the scale of its maximum */
 };
 
 /* A format, a block of it, and rows that go in or come out. */
@@ -100,6 +101,7 @@ static bool tiles_init(struct tiles *c, const struct attnd_kernel *k, uint64_t s
 		s.v_in_k = s.v_in_k && w->dim_v <= w->dim;
 		s.layout = ATTND_K_PACKED;
 		s.block_size = s.block_size < SWEEP_SLOTS ? SWEEP_SLOTS : s.block_size;
+		s.scale = w->dynamic ? ATTND_K_SCALE_DYNAMIC : s.scale;
 	}
 	if (attnd_format_init(check_features, &s, &c->fmt, &ops) != 0 ||
 	    !attnd_kernel_serves(k, check_features, &c->fmt))
@@ -352,7 +354,10 @@ static enum attnd_kdtype sweep_in(enum attnd_kdtype dtype, uint32_t i)
 	return i % 4 < ATTND_K_FLOATS ? (enum attnd_kdtype)(i % 4) : dtype;
 }
 
-/* Every number of dims up to 80, every run of slots up to 16, for each stored type. */
+/*
+ * Every number of dims up to 80, and of int8, whose maxima may take several passes with a rest, up to 288; every
+ * run of slots up to 16; for each stored type.
+ */
 static void sweep(const struct attnd_kernel *k, uint64_t seed, once_fn *once)
 {
 	uint32_t step = check_thin < 16 ? check_thin : 16, i = (uint32_t)seed % step;
@@ -363,6 +368,10 @@ static void sweep(const struct attnd_kernel *k, uint64_t seed, once_fn *once)
 		w.in = sweep_in(w.dtype, i / 5);
 		w.dim_v = SWEEP_DIMS + 1 - w.dim;
 		w.n = 1 + i % (SWEEP_SLOTS - w.slot);
+		once(k, seed + i, &w);
+	}
+	for (i = SWEEP_DIMS + 1 + (uint32_t)seed % step; i <= WIDE_DIMS && !failed(); i += step) {
+		w = (struct wish){ATTND_K_INT8, sweep_in(ATTND_K_INT8, i), i, WIDE_DIMS + 1 - i, i % 7, 3, true};
 		once(k, seed + i, &w);
 	}
 	for (i = (uint32_t)seed % step; i < ATTND_K_DTYPES * SWEEP_SLOTS * SWEEP_SLOTS && !failed(); i += step) {
@@ -379,7 +388,7 @@ static void sweep(const struct attnd_kernel *k, uint64_t seed, once_fn *once)
 static void write_all_halves(const struct attnd_kernel *k, enum attnd_kdtype dtype, enum attnd_kdtype in)
 {
 	enum { DIM = 256, N = 16 };
-	struct wish w = {dtype, in, DIM, DIM, 0, N};
+	struct wish w = {dtype, in, DIM, DIM, 0, N, false};
 
 	for (uint32_t first = 0; first < 0x10000 && !failed(); first += N * DIM) {
 		struct tiles c;
