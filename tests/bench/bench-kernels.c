@@ -715,6 +715,44 @@ static void goal_quantised(double seconds)
 				  bf16[threads]);
 }
 
+/* ---- Prefill from a quantised cache: does it keep up as the context grows? ---- */
+
+/* FLOP/s of a thread: 64 rows on so many tokens. */
+static double extend_rate(enum attnd_kdtype kv, uint32_t prefix, double seconds)
+{
+	static struct samples rate;
+	struct attnd_kv_spec spec = llama(kv, GROUP);
+	double end = now_seconds() + seconds;
+	struct cache c;
+	struct extend e;
+
+	make_cache(&c, attnd_features(), &spec, prefix + 512, false);
+	fill_pool_once(&c);
+	make_extend(&e, &c, ATTND_K_BF16, 64, prefix);
+	team_run(1, extend_heads, &e); /* its memory's first touch is not measured */
+	rate.n = 0;
+	do
+		sample_add(&rate, extend_flops(&e) / team_run(1, extend_heads, &e));
+	while (now_seconds() < end);
+	free_extend(&e);
+	free_cache(&c);
+	return sample_median(&rate);
+}
+
+static void prefill_of_types(double seconds)
+{
+	static const uint32_t prefixes[] = {1024, 8192, 32768};
+	const int num = sizeof(prefixes) / sizeof(prefixes[0]);
+	char name[64];
+
+	for (int i = 0; i < num; i++) {
+		double bf16 = extend_rate(ATTND_K_BF16, prefixes[i], seconds / (2 * num));
+
+		snprintf(name, sizeof(name), "extend int8 / bf16, 64 on %uk, 1t", prefixes[i] / 1024);
+		report_figure(name, extend_rate(ATTND_K_INT8, prefixes[i], seconds / (2 * num)) / bf16, "");
+	}
+}
+
 /* ---- The rest: figures over contexts, groups, types, sizes ---- */
 
 static void decode_figure(uint64_t features, enum attnd_kdtype q, enum attnd_kdtype kv, uint32_t group, uint32_t ctx,
@@ -948,6 +986,7 @@ int main(int argc, char **argv)
 	if (wanted("P5")) {
 		progress("P5");
 		goal_quantised(bench.seconds);
+		prefill_of_types(bench.seconds);
 	}
 	if (wanted("tiles")) {
 		progress("tiles");
