@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "ctl/commands.h"
 #include "ctl/ctl.h"
@@ -416,6 +417,19 @@ static bool parse_path(const char *option, const char *text, const char **ret)
 	return *text;
 }
 
+static bool parse_directory(const char *option, const char *text, const char **ret)
+{
+	struct stat st;
+	int error;
+
+	if (!parse_path(option, text, ret))
+		return false;
+	error = stat(text, &st) ? errno : S_ISDIR(st.st_mode) ? 0 : ENOTDIR;
+	if (error)
+		fprintf(stderr, "attnctl: --%s: %s: %s\n", option, text, strerror(error));
+	return !error;
+}
+
 /* False: it is wrong. */
 static bool set_option(struct ctl *c, int option)
 {
@@ -423,7 +437,7 @@ static bool set_option(struct ctl *c, int option)
 	case 's':
 		return parse_path("socket", optarg, &c->socket);
 	case 'r':
-		return parse_path("root", optarg, &c->root);
+		return parse_directory("root", optarg, &c->root);
 	case 'j':
 		return c->json = true;
 	case 't':

@@ -575,13 +575,9 @@ static int check_names(struct loader *l)
 	if ((bad = peer_list_parse(cfg->allow_groups, PEER_GROUPS, &ids)))
 		return fail(l, "%s: no group \"%s\", or more than 64", origin(l, CONFIG_KEY_allow_groups, at), bad);
 	if ((bad = limits_parse_shares(cfg->cache_shares, &limits)))
-		return fail(
-			l,
-			"%s: \"%s\" is not NAME:MIN:MAX with 0 <= MIN <= MAX <= 100 percent, or they are more than "
-			"16, or all MIN together more than 100",
-			origin(l, CONFIG_KEY_cache_shares, at), bad);
+		return fail(l, "%s: \"%s\": " LIMITS_SHARES, origin(l, CONFIG_KEY_cache_shares, at), bad);
 	if ((bad = tenant_rules_parse(cfg->tenants, &tenants)))
-		return fail(l, "%s: \"%s\" is not WHO:TENANT with a user, @group or *, or they are too many",
+		return fail(l, "%s: \"%s\" is not WHO:TENANT with a user, @group or *, or more than 64",
 			    origin(l, CONFIG_KEY_tenants, at), bad);
 	return 0;
 }

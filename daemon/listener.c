@@ -181,8 +181,7 @@ static bool is_dead(int connected)
 	return dead;
 }
 
-/* Unlink what a killed daemon left; what is alive, or not a socket at all, is not ours to remove. */
-static int remove_stale(const struct sockaddr_un *address, int type)
+int listener_remove_stale(const struct sockaddr_un *address, int type)
 {
 	struct stat st;
 	int fd, r;
@@ -232,7 +231,7 @@ static int open_socket(const char *path, int type, const char *group, mode_t mod
 		return 0;
 	r = set_address(path, &address);
 	if (r == 0)
-		r = remove_stale(&address, type);
+		r = listener_remove_stale(&address, type);
 	if (r == 0 && (fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) < 0)
 		r = -errno;
 	if (r == 0)

@@ -11,6 +11,7 @@
 #define ATTND_DAEMON_LISTENER_H
 
 #include <stdbool.h>
+#include <sys/un.h>
 
 struct config;
 
@@ -20,6 +21,12 @@ struct listener {
 	int lock;
 	const struct config *cfg;
 };
+
+/**
+ * Unlink the socket of this type that a killed daemon left. -EADDRINUSE: somebody listens there; -EEXIST: it is no
+ * socket.
+ */
+int listener_remove_stale(const struct sockaddr_un *address, int type);
 
 /**
  * Take over sockets from systemd, make the socket's directory, take the lock. Before any thread

@@ -577,9 +577,7 @@ static bool set_shares(struct limits *m, const char *text, char *ret_why, size_t
 	const char *bad = text ? limits_parse_shares(text, m) : "";
 
 	if (bad)
-		snprintf(ret_why, size,
-			 "cache-shares%s%.60s: NAME:MIN:MAX, percent, 0 <= MIN <= MAX <= 100, all MIN at most 100",
-			 *bad ? ": " : "", bad);
+		snprintf(ret_why, size, "cache-shares%s%.60s: " LIMITS_SHARES, *bad ? ": " : "", bad);
 	return !bad;
 }
 
@@ -640,7 +638,7 @@ static json_t *set_limits(struct leader *l, json_t *args)
 
 	json_object_foreach(args, name, value)
 	{
-		char why[200];
+		char why[ARGUMENTS_WHY];
 
 		if (strcmp(name, "command") && !set_limit(&m, name, value, why, sizeof(why)))
 			return refusal(EINVAL, why);

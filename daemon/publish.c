@@ -9,10 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zmq.h>
 
+#include "listener.h"
 #include "log.h"
 #include "mirror.h"
 #include "peer.h"
@@ -440,12 +442,14 @@ static int open_monitor(struct publisher *p, void *socket, void **ret, int numbe
 	return zmq_connect(*ret, address) ? -errno : 0;
 }
 
-/* What stands there is not for us to remove, unless it is a socket. */
-static int check_place(const char *path)
+/* libzmq would unlink whatever stands there, another daemon's socket too. */
+static int make_place(const char *path)
 {
-	struct stat st;
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
 
-	return !lstat(path, &st) && !S_ISSOCK(st.st_mode) ? -EEXIST : 0;
+	if (snprintf(address.sun_path, sizeof(address.sun_path), "%s", path) >= (int)sizeof(address.sun_path))
+		return -ENAMETOOLONG;
+	return listener_remove_stale(&address, SOCK_STREAM);
 }
 
 static int open_endpoint(struct publisher *p, int which)
@@ -466,7 +470,7 @@ static int open_endpoint(struct publisher *p, int which)
 		int n = snprintf(e->path[i], sizeof(e->path[i]), "%s%s%s", p->cfg->events_socket,
 				 which == ADMIN ? ".admin" : "", i ? ".replay" : "");
 
-		r = n < (int)sizeof(e->path[i]) ? check_place(e->path[i]) : -ENAMETOOLONG;
+		r = n < (int)sizeof(e->path[i]) ? make_place(e->path[i]) : -ENAMETOOLONG;
 		if (r == 0)
 			r = open_monitor(p, i ? e->replay : e->pub, &e->monitors[i], 2 * which + i);
 		if (r == 0)

@@ -38,6 +38,16 @@ static bool parse_share(const char *entry, struct cache_share *ret)
 	       ret->min <= ret->max && ret->max;
 }
 
+/* The entry behind the last one: one of the two would not count. */
+static bool named_before(const struct limits *m)
+{
+	const struct cache_share *s = m->shares, *last = &s[m->num_shares];
+
+	while (s < last && memcmp(s->name, last->name, sizeof(s->name)))
+		s++;
+	return s < last;
+}
+
 const char *limits_parse_shares(const char *text, struct limits *ret)
 {
 	static char entry[96];
@@ -54,7 +64,7 @@ const char *limits_parse_shares(const char *text, struct limits *ret)
 		memcpy(entry, text, n < sizeof(entry) ? n : sizeof(entry) - 1);
 		entry[n < sizeof(entry) ? n : sizeof(entry) - 1] = '\0';
 		if (n >= sizeof(entry) || ret->num_shares == POOL_MAX_SHARES ||
-		    !parse_share(entry, &ret->shares[ret->num_shares]))
+		    !parse_share(entry, &ret->shares[ret->num_shares]) || named_before(ret))
 			return entry;
 		sum += ret->shares[ret->num_shares++].min;
 		if (sum > 100)

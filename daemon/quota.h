@@ -23,6 +23,11 @@ struct limits {
 	struct cache_share shares[POOL_MAX_SHARES];
 };
 
+/** What a list of shares must be, for refusals. */
+#define LIMITS_SHARES                                                                                               \
+	"at most 16 of NAME:MIN:MAX, each NAME (up to 64 bytes) once, percent, 0 <= MIN <= MAX <= 100, MAX not 0, " \
+	"all MIN at most 100"
+
 /** NAME:MIN:MAX, separated by commas, into shares. NULL, or (in a static buffer) the entry that is wrong. */
 const char *limits_parse_shares(const char *text, struct limits *ret);
 

@@ -263,6 +263,7 @@ static void test_refusals_name_the_limit(void **state)
 	       LIST("socket (flag)", "at most 102 bytes"));
 	refuse("", LIST(), LIST("--allow-users=0,nobody-such"), LIST("no user \"nobody-such\", or more than 64"));
 	refuse("", LIST(), LIST("--cache-shares=a:60:50"), LIST("cache-shares", "a:60:50", "MIN <= MAX", "16"));
+	refuse("", LIST(), LIST("--cache-shares=a:10:50,b::,a::60"), LIST("cache-shares", "a::60", "once"));
 }
 
 /* A reload sees what changes at the end of a long list, and it is printed as a whole. */

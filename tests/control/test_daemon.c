@@ -682,6 +682,7 @@ static void test_attnctl(void **state)
 	assert_attnctl("--socket %s pin text=a tokens=1", false, 2, "text and tokens are one");
 	assert_attnctl("--socket %s pin tokens=1,", false, 2, "pin tokens takes numbers separated by commas");
 	assert_attnctl("--socket %s flush cahce=a", false, 1, "flush takes no cahce: there are cache");
+	assert_attnctl("--socket %s doctor --root /no/such", false, 2, "--root: /no/such: No such file");
 	assert_attnctl("--socket %s doctor now", false, 2, "doctor takes no arguments");
 	if (geteuid() == 0)
 		assert_attnctl("--socket %s status", true, 4, "permission denied");

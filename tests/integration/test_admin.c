@@ -158,7 +158,8 @@ static void test_set(void **state)
 	refused("set pin-budget=101", -EINVAL, "pin-budget: a number from 0 to 100");
 	refused("set max-sequences=many", -EINVAL, "max-sequences: a number from 1 to 16777216");
 	refused("set eviction=fifo", -EINVAL, "eviction: lru or priority");
-	refused("set cache-shares=toy:60:50", -EINVAL, "toy:60:50: NAME:MIN:MAX");
+	refused("set cache-shares=toy:60:50", -EINVAL, "toy:60:50: at most 16 of NAME:MIN:MAX");
+	refused("set cache-shares=toy:10:20,toy:10:30", -EINVAL, "toy:10:30: at most 16");
 	refused("set no-such=1", -EINVAL, "no-such: no such limit; there are pin-budget");
 }
 

@@ -524,11 +524,50 @@ static void test_attnctl(void **state)
 	attnd_disconnect(a);
 }
 
+static bool listens(const char *path)
+{
+	struct sockaddr_un at = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	snprintf(at.sun_path, sizeof(at.sun_path), "%s", path);
+	bool yes = !connect(fd, (struct sockaddr *)&at, sizeof(at));
+	close(fd);
+	return yes;
+}
+
+/* Another daemon with this one's events-socket is refused, and takes nothing away; what a killed one left is used. */
+static void test_two_daemons(void **state)
+{
+	char path[128];
+	const char *const args[] = {"--pool-size", "16M", "--hugepages", "off", "--events-socket", path, NULL};
+	struct daemon other;
+	struct stat before, after;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s.events", daemon_.socket);
+	assert_int_equal(stat(path, &before), 0);
+	assert_int_equal(daemon_start(&other, args), -ECHILD);
+	other.pid = 0;
+	daemon_clean(&other);
+	assert_int_equal(stat(path, &after), 0);
+	assert_int_equal(after.st_ino, before.st_ino);
+	assert_true(listens(path));
+	snprintf(path, sizeof(path), "%s/e", daemon_.dir);
+	assert_int_equal(daemon_start(&other, args), 0);
+	daemon_end(&other, SIGKILL);
+	assert_false(listens(path));
+	assert_int_equal(daemon_again(&other, args), 0);
+	assert_true(listens(path));
+	daemon_clean(&other);
+	assert_int_equal(stat(path, &after), -1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_live),   cmocka_unit_test(test_replay), cmocka_unit_test(test_rights),
-		cmocka_unit_test(test_reload), cmocka_unit_test(test_rude),   cmocka_unit_test(test_attnctl),
+		cmocka_unit_test(test_live),	    cmocka_unit_test(test_replay), cmocka_unit_test(test_rights),
+		cmocka_unit_test(test_reload),	    cmocka_unit_test(test_rude),   cmocka_unit_test(test_attnctl),
+		cmocka_unit_test(test_two_daemons),
 	};
 
 	return cmocka_run_group_tests(tests, test_start, test_end);
