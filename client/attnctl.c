@@ -455,12 +455,12 @@ static bool set_option(struct ctl *c, int option)
 	}
 }
 
-/* By its letter. */
+/* By its letter. A switch may be repeated, a value would be another one's place. */
 static bool given_once(bool given[128], int option)
 {
 	const char *name = "";
 
-	if (!given[option & 127])
+	if (!given[option & 127] || !optarg)
 		return given[option & 127] = true;
 #define CTL_X(option_name, letter, arg, whose, help) name = option == letter ? option_name : name;
 	CTL_OPTIONS(CTL_X)

@@ -181,7 +181,7 @@ void config_free(struct config *cfg);
 /** 0 or -ENOMEM. */
 int config_copy(struct config *ret, const struct config *cfg);
 
-/** As a file that config_load reads back to the same values, each with where it comes from. */
+/** As a file that config_load reads back to the same values (of up to a line each), with where they come from. */
 void config_print(const struct config *cfg, FILE *out);
 
 void config_help(FILE *out);

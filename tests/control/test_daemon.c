@@ -670,6 +670,7 @@ static void test_attnctl(void **state)
 	assert_attnctl("--socket %s status --once", false, 2, "--once is for top, not for status");
 	assert_attnctl("--socket %s status --stream 1", false, 2, "--stream is for top, stat, not for status");
 	assert_attnctl("--socket %s --socket x status", false, 2, "--socket is given twice");
+	assert_attnctl("--socket %s --json --json status", false, 0, "\"version\": \"");
 	assert_attnctl("--socket '' status #%s", false, 2, "--socket: the path is empty");
 	assert_attnctl("--socket $(head -c 200 /dev/zero | tr '\\0' x) status #%s", false, 2, "at most 107 bytes");
 	assert_attnctl("--socket %s top --interval 1e9", false, 2,

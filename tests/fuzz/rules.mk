@@ -4,7 +4,7 @@
 # clang-19's libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer in $(O)-fuzz, and lets each
 # look for so long, from the seeds and from what it found before ($(O)-fuzz/corpus). An input that
 # fails stands in $(O)-fuzz as crash-*, and is run again by the same program: build-fuzz/... FILE.
-FUZZERS := config handshake entries meta
+FUZZERS := arguments config handshake entries meta
 FUZZ_SECONDS ?= 60
 fuzz_objs_handshake := $(addprefix $(O)/tests/control/,stub_leader.o peer.o)
 
