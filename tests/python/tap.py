@@ -6,6 +6,7 @@ In: BUILD and SRC (the tree's unless set). Out: TAP. Next: prove.
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import traceback
@@ -23,6 +24,14 @@ os.environ["PYTHONPATH"] = str(SRC / "client/python")  # of programs that tests 
 def skip_all(why):
     print(f"1..0 # SKIP {why}")
     sys.exit(0)
+
+
+def freeze(pid):
+    """Stop a process; all its threads stand when this returns. SIGCONT lets it go on."""
+    os.kill(pid, signal.SIGSTOP)
+    stats = list(Path(f"/proc/{pid}/task").glob("*/stat"))
+    while not all(p.read_text().rsplit(")", 1)[1].split()[0] == "T" for p in stats):
+        os.sched_yield()
 
 
 def has(module):

@@ -406,11 +406,8 @@ class Threads(unittest.TestCase):
         """A thread runs while another waits for a daemon that is stopped."""
         a = attnd.private(pool_size="8M", hugepages="off", log_level="warn", timeout=30)
         self.addCleanup(a.close)
-        os.kill(a.daemon_pid, signal.SIGSTOP)
         self.addCleanup(os.kill, a.daemon_pid, signal.SIGCONT)
-        stats = list(Path(f"/proc/{a.daemon_pid}/task").glob("*/stat"))
-        while not all(p.read_text().rsplit(")", 1)[1].split()[0] == "T" for p in stats):
-            os.sched_yield()
+        tap.freeze(a.daemon_pid)
         failures = []
 
         def wait():

@@ -70,8 +70,6 @@ class Waits(unittest.TestCase):
         self.addCleanup(self.a.close)
         self.cache = self.a.cache("twins", **SHAPE)
         self.twins = Twins(self.a)
-        # A daemon that is late for a first look on a busy machine is taken for one without a twin.
-        self.enterContext(mock.patch.object(twins, "LOOK", 0.1))
 
     def open(self, name="r", tokens=None):
         tokens = self.tokens if tokens is None else tokens
@@ -206,11 +204,11 @@ class Waits(unittest.TestCase):
     def test_daemon_late(self):
         """It does nothing for longer than the caller waits, then opens what nobody expects any more."""
         with attnd.private(pool_size="16M", hugepages="off", threads=1, log_level="warn") as late:
-            a = attnd.connect(late.socket, timeout=1)
+            a = attnd.connect(late.socket, timeout=1, deadline=1)
             self.addCleanup(a.close)
             a.cache("twins", **SHAPE)
             self.twins = Twins(a)
-            os.kill(late.daemon_pid, signal.SIGSTOP)
+            tap.freeze(late.daemon_pid)
             with self.assertRaises(attnd.DeadlineExceeded):
                 self.open()
             os.kill(late.daemon_pid, signal.SIGCONT)

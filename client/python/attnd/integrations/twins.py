@@ -29,8 +29,7 @@ VARIABLE = "ATTND_TWIN_WAIT"
 SECONDS = 30.0  # that a request waits, all in all
 WORTH = 64  # tokens: for fewer it is not worth while
 MOST = 64  # that wait at a time
-# A first look only asks whether there is a twin: how long it takes, and how long for each token.
-LOOK, LOOK_TOKEN = 1e-3, 50e-9
+LOOK = 1e-3  # a first look takes at most so many seconds from when the daemon gets to it
 
 
 def patience() -> float:
@@ -76,12 +75,8 @@ class Twins:
                 return None
         left = self._since.get(name, time.monotonic()) + self.seconds - time.monotonic()
         if left > 0:
-            look = attnd.Wait(deadline=LOOK + LOOK_TOKEN * len(tokens))
-            try:
-                sequence = self._open(tokens, namespace, limit, look)
-                return None if self._worth(sequence) and self._begin(name, sequence, tokens, limit, left) else sequence
-            except attnd.DeadlineExceeded:
-                pass
+            sequence = self._open(tokens, namespace, limit, attnd.Wait(want=0, quiet=LOOK))
+            return None if self._worth(sequence) and self._begin(name, sequence, tokens, limit, left) else sequence
         return self._open(tokens, namespace, limit)
 
     def _open(self, tokens: Any, namespace: int, limit: int, wait: attnd.Wait | None = None) -> attnd.Sequence:
@@ -93,7 +88,7 @@ class Twins:
             raise
 
     def _worth(self, sequence: attnd.Sequence) -> bool:
-        found = sequence.waited == "deadline" and sequence.expected >= sequence.cached + WORTH
+        found = sequence.waited in ("progress", "quiet") and sequence.expected >= sequence.cached + WORTH
         return found and len(self._waits) < MOST
 
     def _begin(self, name: str, sequence: attnd.Sequence, tokens: Any, limit: int, left: float) -> bool:
