@@ -293,8 +293,8 @@ static void prefetch_removal(const struct cache *c, uint32_t id)
 	if (a->kids > 1 || aux_hold(a))
 		return;
 	attnd_index_prefetch(&c->index, id);
-	if (a->peek)
-		__builtin_prefetch((const void *)attnd_peek_bucket(c->peek, a->peek, 0), 1);
+	for (int i = 0; a->peek && i < 2; i++)
+		__builtin_prefetch((const void *)attnd_peek_bucket(c->peek, a->peek, i), 1);
 }
 
 /* Out of the tree; hold is 0 and there are no children. */
