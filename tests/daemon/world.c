@@ -151,31 +151,9 @@ struct answer world_grant(struct world *w, struct engine *e, uint32_t cache, uin
 	return a;
 }
 
-uint64_t next_random(uint64_t *state)
-{
-	uint64_t x = *state;
-
-	x ^= x >> 12;
-	x ^= x << 25;
-	x ^= x >> 27;
-	*state = x;
-	return x * UINT64_C(0x2545f4914f6cdd1d);
-}
-
 uint64_t env_number(const char *name, uint64_t otherwise)
 {
 	const char *text = getenv(name);
 
 	return text && *text ? strtoull(text, NULL, 0) : otherwise;
-}
-
-bool sanitized(void)
-{
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-	return true;
-#elif defined(__has_feature)
-	return __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-	return false;
-#endif
 }

@@ -18,6 +18,7 @@
 #include "../../daemon/ns.h"
 #include "../../daemon/plan.h"
 #include "../../daemon/slabs.h"
+#include "../common.h"
 
 struct world {
 	struct topology topology;
@@ -67,13 +68,7 @@ static inline uint64_t referenced(const struct cache *c)
 	return c->total - c->free - c->evictable;
 }
 
-/** xorshift64*: the same numbers in every run. */
-uint64_t next_random(uint64_t *state);
-
 /** A number from the environment, or what stands for it. */
 uint64_t env_number(const char *name, uint64_t otherwise);
-
-/** True in a build with a sanitizer: everything takes many times longer. */
-bool sanitized(void);
 
 #endif

@@ -29,25 +29,6 @@ void sleep_ms(unsigned ms)
 		;
 }
 
-uint64_t next_random(uint64_t *state)
-{
-	*state ^= *state >> 12;
-	*state ^= *state << 25;
-	*state ^= *state >> 27;
-	return *state * UINT64_C(2685821657736338717);
-}
-
-int sanitized(void)
-{
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-	return 1;
-#elif defined(__has_feature)
-	return __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-	return 0;
-#endif
-}
-
 static const char *daemon_path(void)
 {
 	const char *path = getenv("ATTND_DAEMON");

@@ -18,6 +18,7 @@
 #include <sys/types.h>
 
 #include "../../client/attnd.h"
+#include "../common.h"
 
 struct daemon {
 	pid_t pid; /* 0: none */
@@ -64,12 +65,6 @@ attnd_t *daemon_connect(const struct daemon *d);
 int64_t proc_rss_kib(pid_t pid);
 int64_t proc_fds(pid_t pid);
 int64_t proc_ticks(pid_t pid);
-
-/** True in a build with AddressSanitizer or ThreadSanitizer: memory and time prove little there. */
-int sanitized(void);
-
-/** xorshift64*: the same numbers in every run. */
-uint64_t next_random(uint64_t *state);
 
 void sleep_ms(unsigned ms);
 

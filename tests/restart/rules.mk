@@ -3,8 +3,7 @@
 # A daemon that ends, and the next one that takes its cache over.
 restart := $(addprefix $(O)/tests/,integration/harness.o integration/toy.o restart/kept.o restart/prompts.o)
 $(eval $(call cmocka_test,tests/restart/test_restart,$(restart)))
-$(eval $(call cmocka_test,tests/restart/test_check,$(restart)))
-$(eval $(call cmocka_test,tests/restart/test_spread,$(O)/tests/daemon/world.o))
+$(eval $(call cmocka_test,tests/restart/test_check,$(restart) $(O)/tests/daemon/world.o))
 
 # A daemon with kill points: what has some is compiled again with them, and stands in for the library's.
 kill_parts := $(patsubst daemon/%.c,$(O)/tests/restart/kill/%.o,$(shell grep -l KILL_POINT daemon/*.c))

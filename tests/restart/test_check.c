@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a daemon left, taken over in this process: metadata altered in every way, seals made right
- * again or not, and tiles in a layout that these kernels do not write.
+ * again or not, tiles in a layout that these kernels do not write, and blocks that lie on two nodes.
  *
  * In: a fixed seed. Out: TAP. Next: daemon/restore.c, daemon/repack.c.
  */
@@ -16,24 +16,21 @@
 #include "../../daemon/ns.h"
 #include "../../daemon/realm.h"
 #include "../../daemon/repack.h"
+#include "../../daemon/scrub.h"
 #include "../../daemon/seal.h"
 #include "../../kernels/cpu.h"
+#include "../daemon/world.h"
 #include "prompts.h"
 
-/* What a daemon makes of a pool before it serves. */
-struct taken {
-	struct topology topology;
-	struct pool pool;
-	struct ns_table ns;
-	struct realm_table realms;
-};
-
-static void take(struct taken *t, struct kept *k)
+/* What a daemon makes of a pool before it serves, on so many nodes, which the machine need not have. */
+static void take(struct world *t, struct kept *k, uint32_t nodes)
 {
 	const struct config cfg = {.pool_size = 16 << 20, .hugepages = CONFIG_HUGE_OFF, .pool_path = k->pool};
 
 	log_set_level(LOG_LEVEL_ERR);
-	topology_init(&t->topology, false);
+	memset(t, 0, sizeof(*t));
+	world_nodes = nodes;
+	world_topology(&t->topology);
 	realm_table_init(&t->realms, 1);
 	t->realms.peek_entries = 1 << 12;
 	assert_int_equal(ns_init(&t->ns), 0);
@@ -44,8 +41,10 @@ static void take(struct taken *t, struct kept *k)
 			assert_null(cache_check(t->pool.caches[i]));
 }
 
-static void leave(struct taken *t)
+/* If it was killed nobody says that all is in order. */
+static void leave(struct world *t, bool killed)
 {
+	t->pool.restore.ready &= !killed;
 	restore_leave(&t->pool);
 	pool_destroy(&t->pool);
 	ns_destroy(&t->ns);
@@ -156,7 +155,7 @@ static void test_altered(void **state)
 	for (int i = 0; i < rounds; i++) {
 		const struct attnd_meta_region *was = (const struct attnd_meta_region *)(const void *)copy;
 		int n = 1 + (int)(next_random(&seed) % 6), how = (int)(next_random(&seed) % 3);
-		struct taken t;
+		struct world t;
 		if (m->bytes != was->bytes || m->heap_used > bytes)
 			memcpy(meta, copy, bytes);
 		memcpy(meta, copy, was->heap_used);
@@ -167,11 +166,11 @@ static void test_altered(void **state)
 				flip(meta, was, &seed);
 		if (how != 1)
 			reseal(m);
-		take(&t, &k);
+		take(&t, &k, 1);
 		blocks += t.pool.restore.counts.blocks;
 		lost += t.pool.restore.counts.orphans + t.pool.restore.counts.below +
 			t.pool.restore.counts.bad_places + t.pool.restore.counts.bad_seals;
-		leave(&t);
+		leave(&t, false);
 		/* A pool that was not taken over has been emptied and grown again: our pages are its pages. */
 	}
 	assert_true(blocks && lost); /* neither all nor nothing */
@@ -219,13 +218,13 @@ static void test_layouts(void **state)
 	static const char *const flags[] = {"--pool-size", "16M", "--numa", "false", NULL};
 	struct attnd_kv_format f;
 	attnd_read_fn *read;
-	struct taken t;
+	struct world t;
 	struct kept k;
 	size_t bytes;
 
 	(void)state;
 	start(&k);
-	take(&t, &k);
+	take(&t, &k, 1);
 	struct cache *c = t.pool.caches[0];
 	assert_non_null(c);
 	assert_int_equal(attnd_format_stored(&c->fmt.spec, 1, 1, unknown, &f, &read), -22);
@@ -240,7 +239,7 @@ static void test_layouts(void **state)
 	m->k_lanes = m->v_lanes = 8;
 	m->k_ilv = m->v_ilv = 2;
 	m->seal = seal_cache(m);
-	leave(&t);
+	leave(&t, false);
 	assert_int_equal(kept_again(&k, flags), 0);
 	assert_int_equal(daemon_number(&k.daemon, "restore.caches_repacked"), 1);
 	assert_int_equal(prompts_look(&k), prompts_all());
@@ -260,11 +259,113 @@ static void test_layouts(void **state)
 	kept_clean(&k);
 }
 
+/* ---- A cache whose blocks lie on two nodes ---- */
+
+enum { SPREAD_PROMPTS = 3, SPREAD_BLOCKS = 40, SPREAD_TOKENS = SPREAD_BLOCKS * 16 };
+
+static int spread_byte(uint64_t prompt, uint32_t block)
+{
+	return (int)(prompt * SPREAD_BLOCKS + block);
+}
+
+/* Publish a prompt; each block's bytes say which it is. */
+static void spread_fill(struct world *w, struct engine *e, uint64_t prompt, const uint64_t *tokens)
+{
+	struct row_request row = {.wire = {.key = prompt, .num_tokens = SPREAD_TOKENS, .publish_upto = SPREAD_TOKENS},
+				  .tokens = tokens};
+	const struct cache *c = e->caches[0].cache;
+	struct plan *list = NULL, *p;
+
+	assert_int_equal(seq_open(&w->engines, e, prompt, 0, tokens, 0, 0).res, 0);
+	assert_int_equal(world_plan(w, w, e, 0, &row, 1, &list, &p), 0);
+	assert_int_equal(p->rows[0].status, 0);
+	for (uint32_t i = 0; i < SPREAD_BLOCKS; i++)
+		memset(cache_piece(c, cache_where(c, plan_entry(p, p->rows, i)->id), 0), spread_byte(prompt, i),
+		       c->block_bytes);
+	plan_commit(p);
+	plan_end(p);
+	assert_int_equal(seq_close(e, prompt, NULL).res, 0);
+}
+
+/* All of it is there, with its bytes; blocks on each node are counted. */
+static void spread_look(struct world *w, struct engine *e, uint64_t prompt, const uint64_t *tokens, uint32_t on[2])
+{
+	const struct cache *c = e->caches[0].cache;
+	const struct seq *s;
+
+	assert_int_equal(seq_open(&w->engines, e, prompt, 0, tokens, SPREAD_TOKENS, UINT64_MAX).value, SPREAD_TOKENS);
+	s = seq_find(e, prompt);
+	for (uint32_t i = 0; i < SPREAD_BLOCKS; i++) {
+		uint32_t id = s->in[0].held.table[i].id;
+		const char *piece = cache_piece(c, cache_where(c, id), 0);
+
+		assert_int_equal((unsigned char)piece[0], spread_byte(prompt, i));
+		assert_memory_equal(piece, piece + 1, c->block_bytes - 1);
+		on[cache_block_node(c, id)]++;
+	}
+	assert_int_equal(seq_close(e, prompt, NULL).res, 0);
+}
+
+static struct engine *spread_engine(struct world *w)
+{
+	struct engine *e;
+
+	w->engines.ns = &w->ns;
+	w->engines.max_seqs = 8;
+	assert_int_equal(realm_get(&w->realms, "uid:1", &w->realm), 0);
+	e = world_engine(w);
+	world_cache(w, e, "spread", 16);
+	assert_true(e->caches[0].cache->spread);
+	while (scrub_step(e->caches[0].cache)) /* hashes are made, or compared */
+		;
+	return e;
+}
+
+/* With fewer KV heads than nodes chunks take turns on the nodes: after any end they stand where they stood. */
+static void test_spread(void **state)
+{
+	uint64_t tokens[SPREAD_PROMPTS][SPREAD_TOKENS];
+	uint32_t on[2][2] = {{0}, {0}};
+	struct kept k = {.pool = "/dev/shm/attnd-test-XXXXXX"};
+
+	(void)state;
+	assert_non_null(mkdtemp(k.pool));
+	for (uint64_t p = 0; p < SPREAD_PROMPTS; p++)
+		for (uint64_t i = 0; i < SPREAD_TOKENS; i++)
+			tokens[p][i] = p << 32 | i;
+	for (int life = 0; life < 4; life++) {
+		static struct world w;
+		struct engine *e;
+
+		take(&w, &k, 2);
+		if (life == 3) /* it was killed: all is verified before it serves */
+			assert_int_equal(w.pool.caches[0]->scrub.unverified, SPREAD_PROMPTS * SPREAD_BLOCKS);
+		e = spread_engine(&w);
+		for (uint64_t p = 0; p < SPREAD_PROMPTS; p++)
+			if (!life)
+				spread_fill(&w, e, p, tokens[p]);
+			else
+				spread_look(&w, e, p, tokens[p], on[life == 1 ? 0 : 1]);
+		assert_int_equal(w.pool.restore.counts.blocks, life ? SPREAD_PROMPTS * SPREAD_BLOCKS : 0);
+		assert_int_equal(e->caches[0].cache->scrub.corrupt, 0);
+		while (scrub_step(e->caches[0].cache))
+			;
+		engine_leave(&w.engines, e);
+		twin_table_destroy(&w.engines.twins);
+		leave(&w, life == 2);
+	}
+	assert_true(on[0][0] && on[0][1]);
+	assert_int_equal(on[1][0], 2 * on[0][0]);
+	assert_int_equal(on[1][1], 2 * on[0][1]);
+	kept_clean(&k);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_altered),
 		cmocka_unit_test(test_layouts),
+		cmocka_unit_test(test_spread),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
