@@ -181,26 +181,29 @@ static bool is_dead(int connected)
 	return dead;
 }
 
-int listener_remove_stale(const struct sockaddr_un *address, int type)
+int listener_remove_stale(const char *path, int type)
 {
+	struct sockaddr_un address;
 	struct stat st;
-	int fd, r;
+	int fd, r = set_address(path, &address);
 
-	if (lstat(address->sun_path, &st))
+	if (r)
+		return r;
+	if (lstat(path, &st))
 		return errno == ENOENT ? 0 : -errno;
 	if (!S_ISSOCK(st.st_mode))
 		return -EEXIST;
 	fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -errno;
-	r = connect(fd, (const struct sockaddr *)address, sizeof(*address)) ? -errno : 0;
+	r = connect(fd, (const struct sockaddr *)&address, sizeof(address)) ? -errno : 0;
 	if (r == 0 && is_dead(fd))
 		r = -ECONNREFUSED;
 	close(fd);
 	if (r != -ECONNREFUSED)
 		return -EADDRINUSE;
-	log_info("removing the stale socket %s", address->sun_path);
-	return unlink(address->sun_path) ? -errno : 0;
+	log_info("removing the stale socket %s", path);
+	return unlink(path) ? -errno : 0;
 }
 
 /* Nobody can connect before listen(), so owner and mode are right from the first client on. */
@@ -231,7 +234,7 @@ static int open_socket(const char *path, int type, const char *group, mode_t mod
 		return 0;
 	r = set_address(path, &address);
 	if (r == 0)
-		r = listener_remove_stale(&address, type);
+		r = listener_remove_stale(path, type);
 	if (r == 0 && (fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) < 0)
 		r = -errno;
 	if (r == 0)

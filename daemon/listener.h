@@ -11,7 +11,6 @@
 #define ATTND_DAEMON_LISTENER_H
 
 #include <stdbool.h>
-#include <sys/un.h>
 
 struct config;
 
@@ -24,9 +23,9 @@ struct listener {
 
 /**
  * Unlink the socket of this type that a killed daemon left. -EADDRINUSE: somebody listens there; -EEXIST: it is no
- * socket.
+ * socket; -ENAMETOOLONG: nor could one be there.
  */
-int listener_remove_stale(const struct sockaddr_un *address, int type);
+int listener_remove_stale(const char *path, int type);
 
 /**
  * Take over sockets from systemd, make the socket's directory, take the lock. Before any thread

@@ -442,16 +442,6 @@ static int open_monitor(struct publisher *p, void *socket, void **ret, int numbe
 	return zmq_connect(*ret, address) ? -errno : 0;
 }
 
-/* libzmq would unlink whatever stands there, another daemon's socket too. */
-static int make_place(const char *path)
-{
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-
-	if (snprintf(address.sun_path, sizeof(address.sun_path), "%s", path) >= (int)sizeof(address.sun_path))
-		return -ENAMETOOLONG;
-	return listener_remove_stale(&address, SOCK_STREAM);
-}
-
 static int open_endpoint(struct publisher *p, int which)
 {
 	struct endpoint *e = &p->at[which];
@@ -470,7 +460,8 @@ static int open_endpoint(struct publisher *p, int which)
 		int n = snprintf(e->path[i], sizeof(e->path[i]), "%s%s%s", p->cfg->events_socket,
 				 which == ADMIN ? ".admin" : "", i ? ".replay" : "");
 
-		r = n < (int)sizeof(e->path[i]) ? make_place(e->path[i]) : -ENAMETOOLONG;
+		/* libzmq would unlink whatever stands there, another daemon's socket too. */
+		r = n < (int)sizeof(e->path[i]) ? listener_remove_stale(e->path[i], SOCK_STREAM) : -ENAMETOOLONG;
 		if (r == 0)
 			r = open_monitor(p, i ? e->replay : e->pub, &e->monitors[i], 2 * which + i);
 		if (r == 0)
