@@ -104,7 +104,7 @@ struct cache {
 	double flops_a_ns;	  /* of a thread with these kernels, about: to cut work by */
 	struct block_extent *ext;
 	uint32_t num_ext, cap_ext;
-	struct block_aux *aux;	  /* by id */
+	struct block_aux *aux;	  /* [pool's slabs * blocks_per_slab]: by id */
 	_Atomic uint64_t **where; /* [pool's slabs][blocks]: node << 56 | offset; workers read it, too */
 	uint32_t num_slabs;
 	struct attnd_index index;

@@ -135,10 +135,15 @@ void manage_expire(struct leader *l)
 }
 
 /* What names none names all. */
+static bool names_none(const json_t *args)
+{
+	return !json_object_get(args, "cache") && !json_object_get(args, "realm") &&
+	       !json_object_get(args, "fingerprint");
+}
+
 static bool any_named_so(const struct leader *l, const json_t *args)
 {
-	bool found = !json_object_get(args, "cache") && !json_object_get(args, "realm") &&
-		     !json_object_get(args, "fingerprint");
+	bool found = names_none(args);
 
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES && !found; i++)
 		found = l->pool.caches[i] && named_so(l->pool.caches[i], args);
@@ -515,7 +520,7 @@ static json_t *flush_all(struct leader *l, const struct mail *m)
 	for (uint32_t i = 0; i < ATTND_MAX_POOL_CACHES; i++)
 		if (l->pool.caches[i] && named_so(l->pool.caches[i], m->args))
 			return add_chore(l, m, l->pool.caches[i], UINT64_MAX);
-	return any_named_so(l, m->args) ? json_pack("{s:i}", "evicted", 0) : refusal(ENOENT, "no such cache");
+	return names_none(m->args) ? json_pack("{s:i}", "evicted", 0) : refusal(ENOENT, "no such cache");
 }
 
 static json_t *begin_tree(struct leader *l, const struct mail *m)

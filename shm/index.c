@@ -2,11 +2,10 @@
 /* The child index (index.h): chained hashing with a secret multiply-fold. */
 #include "index.h"
 
-#include "region.h"
-
 #include <errno.h>
-#include <stdlib.h>
 #include <sys/random.h>
+
+#include "region.h"
 
 enum { MOVE = 8 }; /* buckets, with each insert: done long before the next table is full */
 
