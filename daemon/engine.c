@@ -149,13 +149,14 @@ static bool grants_fit(const struct cache *c, uint64_t granted)
 
 struct answer engine_grant(struct engine *e, uint32_t i, uint64_t tokens, uint32_t sequences)
 {
-	struct engine_cache *ec = &e->caches[i];
+	struct engine_cache *ec;
 	struct cache *c;
 	uint64_t blocks;
 	int r;
 
 	if (i >= e->num_caches)
 		return ANSWER_BAD(ENOENT, CACHE, e->num_caches);
+	ec = &e->caches[i];
 	c = ec->cache;
 	if (tokens > cache_capacity(c))
 		return ANSWER_BAD(ENOMEM, GRANT_TOKENS, cache_capacity(c));

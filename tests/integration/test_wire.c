@@ -378,7 +378,7 @@ static void test_params(void **state)
 	PARAMS(p->out_dtype = ATTND_WIRE_FP8_E4M3, OUT_DTYPE);
 	PARAMS(p->kv_in_dtype = ATTND_WIRE_BF16, KV_IN_DTYPE);
 	PARAMS(p->kv_in_dtype = ATTND_WIRE_DTYPES, KV_IN_DTYPE);
-	REFUSED(params(), PAYLOAD(struct attnd_wire_params)->cache = 9, -ENOENT, CACHE);
+	REFUSED(params(), PAYLOAD(struct attnd_wire_params)->cache = UINT16_MAX, -ENOENT, CACHE);
 	PARAMS(p->reserved = 1, RESERVED);
 	REFUSED(params(), PAYLOAD(struct attnd_wire_params)->sinks = SEGMENT - 4, -EFAULT, SINKS);
 	REFUSED(params(), PAYLOAD(struct attnd_wire_params)->sinks = 2, -EFAULT, SINKS);
@@ -412,7 +412,7 @@ static void test_grant_and_scales(void **state)
 {
 	(void)state;
 	failures = 0;
-	REFUSED(grant(), s.grant.cache = 9, -ENOENT, CACHE);
+	REFUSED(grant(), s.grant.cache = UINT16_MAX, -ENOENT, CACHE);
 	REFUSED(grant(), s.grant.reserved = 1, -EINVAL, RESERVED);
 	REFUSED(grant(), s.grant.tokens = UINT64_MAX, -ENOMEM, GRANT_TOKENS);
 	REFUSED(grant(), s.grant.tokens = UINT64_C(1) << 40, -ENOMEM, GRANT_TOKENS);
@@ -423,7 +423,7 @@ static void test_grant_and_scales(void **state)
 	REFUSED(scales(), s.scales.k_scale = NAN, -EINVAL, K_SCALE);
 	REFUSED(scales(), s.scales.v_scale = INFINITY, -EINVAL, V_SCALE);
 	REFUSED(scales(), s.scales.v_scale = -1, -EINVAL, V_SCALE);
-	REFUSED(scales(), s.scales.cache = 77, -ENOENT, CACHE);
+	REFUSED(scales(), s.scales.cache = UINT16_MAX, -ENOENT, CACHE);
 	REFUSED(scales(), s.scales.cache = cache_, -EINVAL, SCALE_MODE);
 	DONE(scales());
 	DONE(scales());
@@ -436,13 +436,13 @@ static void test_sequences(void **state)
 {
 	(void)state;
 	failures = 0;
-	REFUSED(seq_open(), (s.sequence.key = 8, s.sequence.ns = 5), -ENOENT, NAMESPACE);
+	REFUSED(seq_open(), (s.sequence.key = 8, s.sequence.ns = UINT32_MAX), -ENOENT, NAMESPACE);
 	REFUSED(seq_open(), (s.sequence.key = 8, s.sequence.num_tokens = UINT32_MAX), -EINVAL, TOKENS);
 	REFUSED(seq_open(), (s.sequence.key = 8, s.sequence.num_tokens = ATTND_MAX_SEQ_TOKENS + 1), -EINVAL, TOKENS);
 	REFUSED(seq_open(), (s.sequence.key = 8, s.sequence.tokens = SEGMENT - 8), -EFAULT, OFFSET);
 	REFUSED(seq_open(), (s.sequence.key = 8, s.sequence.tokens = AT_TOKENS + 4), -EFAULT, OFFSET);
 	REFUSED(seq_open(), (s.sequence.key = 8, s.sequence.reserved = 1), -EINVAL, RESERVED);
-	REFUSED(seq_wait(), s.wait.ns = 5, -ENOENT, NAMESPACE);
+	REFUSED(seq_wait(), s.wait.ns = UINT32_MAX, -ENOENT, NAMESPACE);
 	REFUSED(seq_wait(), s.wait.num_tokens = ATTND_MAX_SEQ_TOKENS + 1, -EINVAL, TOKENS);
 	REFUSED(seq_wait(), s.wait.tokens = SEGMENT - 8, -EFAULT, OFFSET);
 	REFUSED(seq_wait(), s.wait.priority = 8, -EINVAL, PRIORITY);
@@ -466,7 +466,7 @@ static void test_plan(void **state)
 
 	(void)state;
 	failures = 0;
-	REFUSED(plan(), s.plan.cache = 9, -ENOENT, CACHE);
+	REFUSED(plan(), s.plan.cache = UINT16_MAX, -ENOENT, CACHE);
 	REFUSED(plan(), s.plan.num_rows = 0, -EINVAL, ROWS);
 	REFUSED(plan(), s.plan.num_rows = ATTND_MAX_ROWS + 1, -EINVAL, ROWS);
 	REFUSED(plan(), s.plan.num_rows = UINT32_MAX, -EINVAL, ROWS);
@@ -514,6 +514,7 @@ static void test_jobs(void **state)
 	REFUSED(extend(), s.job.plan = 45, -ESTALE, PLAN);
 	REFUSED(extend(), s.job.params = 1, -ENOENT, PARAMS);
 	REFUSED(extend(), s.job.params = ATTND_MAX_PARAMS, -ENOENT, PARAMS);
+	REFUSED(extend(), s.job.params = UINT16_MAX, -ENOENT, PARAMS);
 	REFUSED(extend(), s.layer = LAYERS, -EINVAL, LAYER);
 	REFUSED(extend(), s.flags = 16, -EINVAL, FLAGS);
 	REFUSED(extend(), s.flags = ATTND_JOB_NO_KV | ATTND_JOB_NO_OUT, -EINVAL, FLAGS);
@@ -551,15 +552,15 @@ static void test_looks(void **state)
 	(void)state;
 	failures = 0;
 	DONE(peek_key());
-	REFUSED(peek_key(), s.peek.cache = 9, -ENOENT, CACHE);
-	REFUSED(peek_key(), s.peek.ns = 99, -ENOENT, NAMESPACE);
+	REFUSED(peek_key(), s.peek.cache = UINT16_MAX, -ENOENT, CACHE);
+	REFUSED(peek_key(), s.peek.ns = UINT32_MAX, -ENOENT, NAMESPACE);
 	REFUSED(peek_key(), s.peek.key = SEGMENT - 16, -EFAULT, OFFSET);
 	REFUSED(peek_key(), s.peek.key = AT_OUT + 2, -EFAULT, OFFSET);
 	REFUSED(peek_key(), s.peek.reserved = 1, -EINVAL, RESERVED);
 	REFUSED(peek_key(), s.peek.reserved2[3] = 1, -EINVAL, RESERVED);
 	REFUSED(peek_key(), s.flags = 1, -EINVAL, FLAGS);
 	DONE(export());
-	REFUSED(export(), s.kv.cache = 9, -ENOENT, CACHE);
+	REFUSED(export(), s.kv.cache = UINT16_MAX, -ENOENT, CACHE);
 	REFUSED(export(), s.kv.key = 1234, -ENOENT, SEQUENCE);
 	REFUSED(export(), s.layer = LAYERS, -EINVAL, LAYER);
 	REFUSED(export(), s.kv.num_tokens = 0, -EINVAL, TOKENS);
@@ -584,7 +585,7 @@ static void test_slots(void **state)
 	REFUSED(slots(), s.obj.bytes = 8, -EINVAL, LENGTH);
 	REFUSED(slots(), s.flags = 2, -EINVAL, FLAGS);
 	REFUSED(slots(), s.obj.id = 1, -EINVAL, RESERVED);
-	REFUSED(slots(), SLOTS->cache = 9, -ENOENT, CACHE);
+	REFUSED(slots(), SLOTS->cache = UINT16_MAX, -ENOENT, CACHE);
 	REFUSED(slots(), SLOTS->unit = ATTND_WIRE_SLOTS_UNITS, -EINVAL, RESERVED);
 	REFUSED(slots(), SLOTS->reserved = 1, -EINVAL, RESERVED);
 	REFUSED(slots(), SLOTS->num = 0, -EINVAL, ROWS);
