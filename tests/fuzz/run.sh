@@ -12,7 +12,7 @@ executions=0 findings=0
 for f in "$@"; do
 	echo "# fuzzing $f for $seconds s"
 	mkdir -p "$dir/corpus/$f"
-	"$dir/tests/fuzz/fuzz_$f" -max_total_time="$seconds" -max_len=4096 -timeout=30 -rss_limit_mb=4096 \
+	"$dir/tests/fuzz/fuzz_$f" -max_total_time="$seconds" -max_len=4096 -len_control=0 -timeout=30 -rss_limit_mb=4096 \
 		-print_final_stats=1 -verbosity=0 -artifact_prefix="$dir/" "$dir/corpus/$f" "tests/fuzz/seeds/$f" >"$dir/log.$f" 2>&1 || {
 		findings=$((findings + 1))
 		cat "$dir/log.$f"
