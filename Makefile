@@ -50,7 +50,7 @@ CLANG_FORMAT ?= clang-format-19
 # Ours are added with override, so that user flags survive.
 CFLAGS ?= -O2 -g
 ifneq ($(SAN),)
-override CFLAGS += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
+override CFLAGS += -DATTND_POISON=1 -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
 override LDFLAGS += -fsanitize=$(SAN)
 # Fences are right without its help: the tests of rings and doorbells run under it all the same.
 ifeq ($(SAN)$(findstring clang,$(CC)),thread)

@@ -17,6 +17,10 @@
 
 #define NONE ATTND_BLOCK_NONE
 
+#ifndef ATTND_POISON /* 1 in builds with sanitizers */
+#define ATTND_POISON 0
+#endif
+
 /* ---- The LRU list of evictable leaves ---- */
 
 enum { LRU_LOOK = 16 };
@@ -116,8 +120,21 @@ static void release_up(struct cache *c, uint32_t id)
 	}
 }
 
+/* Whoever still reads it gets NaN in every dtype, scales included. */
+static void poison(const struct cache *c, uint32_t id)
+{
+	const struct where w = cache_where(c, id);
+
+	for (uint32_t i = 0; i < c->pool->num_nodes; i++)
+		if (cache_stores(c, w.node, i))
+			memset(cache_piece(c, w, i), 0xff, c->block_bytes);
+	memset(cache_flags(c, id), 1, c->flag_bytes);
+}
+
 void cache_put_free(struct cache *c, uint32_t id)
 {
+	if (ATTND_POISON)
+		poison(c, id);
 	*cache_aux(c, id) = cache_unlinked(BLOCK_FREE);
 	id = slabs_freed(c, id);
 	if (id != NONE)

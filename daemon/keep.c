@@ -45,15 +45,24 @@ bool keep_huge(int fd)
 
 /* ---- Files ---- */
 
-static int open_file(const struct keep *k, uint32_t which, int *ret_fd)
+enum { PATH_BYTES = 4096 };
+
+static int path_of(const struct keep *k, uint32_t which, char path[PATH_BYTES])
 {
-	char name[32], path[4096];
-	int fd, r = 0;
-	long type;
+	char name[32];
 
 	name_of(which, name);
-	if (snprintf(path, sizeof(path), "%s/%s", k->path, name) >= (int)sizeof(path))
-		return -ENAMETOOLONG;
+	return snprintf(path, PATH_BYTES, "%s/%s", k->path, name) < PATH_BYTES ? 0 : -ENAMETOOLONG;
+}
+
+static int open_file(const struct keep *k, uint32_t which, int *ret_fd)
+{
+	char path[PATH_BYTES];
+	int fd, r = path_of(k, which, path);
+	long type;
+
+	if (r)
+		return r;
 	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0) {
 		r = -errno;
@@ -68,6 +77,15 @@ static int open_file(const struct keep *k, uint32_t which, int *ret_fd)
 	}
 	*ret_fd = fd;
 	return 0;
+}
+
+/* Of nodes that there are no more: their pages would stay taken, and nobody would use them. */
+static void remove_file(const struct keep *k, uint32_t which)
+{
+	char path[PATH_BYTES];
+
+	if (!path_of(k, which, path) && !unlink(path))
+		log_warn("pool: %s, of a node that is not used any more (numa, NUMA nodes), is removed", path);
 }
 
 static int lock_files(const struct keep *k)
@@ -111,6 +129,8 @@ int keep_open(struct keep *k, const struct config *cfg, uint32_t num_nodes)
 		r = lock_files(k);
 	for (uint32_t i = 0; i < num_nodes && !r; i++)
 		r = open_file(k, i, &k->fds[i]);
+	for (uint32_t i = num_nodes; i < KEEP_META && !r; i++)
+		remove_file(k, i);
 	if (r)
 		keep_close(k);
 	return r;

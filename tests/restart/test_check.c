@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "../../daemon/cache.h"
 #include "../../daemon/config.h"
@@ -327,14 +328,16 @@ static void test_spread(void **state)
 	uint64_t tokens[SPREAD_PROMPTS][SPREAD_TOKENS];
 	uint32_t on[2][2] = {{0}, {0}};
 	struct kept k = {.pool = "/dev/shm/attnd-test-XXXXXX"};
+	static struct world w;
+	char second[128];
 
 	(void)state;
 	assert_non_null(mkdtemp(k.pool));
+	snprintf(second, sizeof(second), "%s/attnd-pool-1", k.pool);
 	for (uint64_t p = 0; p < SPREAD_PROMPTS; p++)
 		for (uint64_t i = 0; i < SPREAD_TOKENS; i++)
 			tokens[p][i] = p << 32 | i;
 	for (int life = 0; life < 4; life++) {
-		static struct world w;
 		struct engine *e;
 
 		take(&w, &k, 2);
@@ -357,6 +360,12 @@ static void test_spread(void **state)
 	assert_true(on[0][0] && on[0][1]);
 	assert_int_equal(on[1][0], 2 * on[0][0]);
 	assert_int_equal(on[1][1], 2 * on[0][1]);
+	/* With one node less its file goes, and the pages with it. */
+	assert_int_equal(access(second, F_OK), 0);
+	take(&w, &k, 1);
+	assert_int_equal(w.pool.restore.counts.blocks, 0);
+	assert_int_equal(access(second, F_OK), -1);
+	leave(&w, false);
 	kept_clean(&k);
 }
 
