@@ -41,6 +41,7 @@ enum {
 	HEADS = 2,
 	DIM = 16,
 	WAIT_MS = 20000,
+	DEADLINE_US = 100000, /* all of an input's entries may wait for it: the fuzzer gives an input 30 s */
 };
 
 static struct config cfg_;
@@ -244,7 +245,7 @@ static void put(struct attnd_sqe *sqe, uint32_t user_data)
 {
 	sqe->user_data = user_data;
 	if (!sqe->deadline_us)
-		sqe->deadline_us = 1000000;
+		sqe->deadline_us = DEADLINE_US;
 	attnd_ring_put(&s.sq, sqe);
 	atomic_thread_fence(memory_order_seq_cst); /* R4 */
 	if (atomic_load_explicit(&s.session.shared->need_wakeup, memory_order_relaxed))
@@ -284,8 +285,8 @@ static void run_record(struct input *in, uint32_t n)
 
 	if (control & 32)
 		change(in, (char *)&sqe + 4, sizeof(sqe) - 4);
-	if (sqe.deadline_us > 1000000) /* or it may wait as long */
-		sqe.deadline_us = 1000000;
+	if (sqe.deadline_us > DEADLINE_US) /* or it may wait as long */
+		sqe.deadline_us = DEADLINE_US;
 	if (control & 64)
 		change(in, s.arena + (next_byte(in) % 10 << 8), 255);
 	put(&sqe, n);
