@@ -3,6 +3,7 @@
 """Transformers on attnd against its eager attention: the same greedy tokens for all kinds of models,
 batches, beams and continuations; a second process hits what the first has computed."""
 
+import copy
 import importlib.util
 import json
 import os
@@ -12,6 +13,7 @@ import tempfile
 import unittest
 import zipfile
 from pathlib import Path
+from unittest import mock
 
 import tap
 
@@ -37,6 +39,8 @@ from transformers import (
     MistralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
@@ -147,6 +151,27 @@ class SameTokens(unittest.TestCase):
             with self.subTest(kind=kind), torch.no_grad():
                 a, b = (m(**inputs, use_cache=False).logits for m in (eager, ours))
                 torch.testing.assert_close(a[inputs["attention_mask"] > 0], b[inputs["attention_mask"] > 0], rtol=1e-3, atol=1e-3)
+
+    def test_window_of_the_mask(self):
+        """A model whose layers are not told their window: it is in the mask alone."""
+        KINDS["qwen2_moe"] = (
+            Qwen2MoeForCausalLM,
+            Qwen2MoeConfig,
+            {
+                "num_experts": 2,
+                "num_experts_per_tok": 1,
+                "moe_intermediate_size": 32,
+                "shared_expert_intermediate_size": 32,
+                "use_sliding_window": True,
+                "sliding_window": 12,
+                "max_window_layers": 3,
+                "layer_types": ["sliding_attention"] * 3,
+            },
+        )
+        self.addCleanup(KINDS.pop, "qwen2_moe")
+        models = pair("qwen2_moe", 4)
+        self.check(models, prompt(1, 40, 4))
+        self.check(models, prompt(2, 40, 5, (0, 9)), use_cache=False)
 
     def test_bf16(self):
         eager, ours = pair("llama", 4, torch.bfloat16)
@@ -311,6 +336,176 @@ print(json.dumps([cache.cached, out[0, ids.shape[1]:].tolist()]))
             ours.generate(**prompt(8, length, 100 + i), max_new_tokens=1)
 
 
+class KeptApart(unittest.TestCase):
+    """Different contents, or positions, of the same token ids are never one another's hits."""
+
+    def cached(self, model, inputs):
+        cache = hf.AttndCache(model)
+        model.generate(**inputs, past_key_values=cache, max_new_tokens=1)
+        return cache.cached
+
+    def same(self, models, inputs, **how):
+        a, b = (m.generate(**inputs, max_new_tokens=12, do_sample=False, **how).tolist() for m in models)
+        self.assertEqual(a, b)
+
+    def test_overridden_configuration(self):
+        how = {"attn_implementation": "attnd", "dtype": torch.float32}
+        plain = AutoModelForCausalLM.from_pretrained(MODEL, **how)
+        other = AutoModelForCausalLM.from_pretrained(
+            MODEL, **how, rope_parameters={"rope_type": "default", "rope_theta": 5.0}
+        )
+        self.assertNotEqual(hf.model_fingerprint(plain), hf.model_fingerprint(other))
+        plain.config.rope_parameters["rope_theta"] *= 2
+        self.assertNotEqual(hf.model_fingerprint(plain), attnd.checkpoint_fingerprint(MODEL, dtype="float32"))
+
+    def test_adapters(self):
+        """As PEFT keeps them: all in memory, one of them active, or none, with a scale."""
+
+        class Tuned(torch.nn.Module):
+            active_adapters = ["a"]
+            disable_adapters = False
+            scaling = {"a": 1.0, "b": 1.0}
+
+        _, ours = pair("llama", 50)
+        ours.add_module("tuned", Tuned())
+        seen = {hf.model_fingerprint(ours)}
+        inputs = prompt(1, 40, 50)
+        self.assertEqual(self.cached(ours, inputs), 0)
+        cache = hf.AttndCache(ours)
+        for name, value in (("active_adapters", ["b"]), ("disable_adapters", True), ("scaling", {"b": 2.0})):
+            setattr(ours.tuned, name, value)
+            seen.add(hf.model_fingerprint(ours))
+            self.assertEqual(self.cached(ours, inputs), 0)
+        self.assertEqual(len(seen), 4)
+        with torch.no_grad(), self.assertRaisesRegex(NotImplementedError, "weights that changed"):
+            ours(**inputs, past_key_values=cache)
+
+    def test_weights_by_data(self):
+        _, ours = pair("llama", 51)
+        inputs = prompt(1, 40, 51)
+        self.assertEqual([self.cached(ours, inputs), self.cached(ours, inputs)], [0, 39])
+        ours.model.layers[1].mlp.up_proj.weight.data.mul_(1.5)
+        self.assertEqual(self.cached(ours, inputs), 0)
+
+    def test_inputs_beside_tokens(self):
+        """Token types and images change K and V: who gives them shares with nobody."""
+        from transformers import CLIPVisionConfig, GPT2Config, GPT2LMHeadModel, LlavaConfig, LlavaForConditionalGeneration
+
+        def twice(model, make):
+            models = []
+            for implementation in ("eager", "attnd"):
+                torch.manual_seed(0)
+                c = make()
+                for part in (c, c.get_text_config()):
+                    part._attn_implementation = implementation
+                models.append(model(c).eval())
+            return models
+
+        def gpt2():
+            small = {"vocab_size": 200, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}
+            return GPT2Config(**small, initializer_range=0.3, bos_token_id=1, eos_token_id=None)
+
+        def llava():
+            sight = CLIPVisionConfig(
+                hidden_size=32,
+                intermediate_size=64,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                image_size=8,
+                patch_size=4,
+                initializer_range=0.3,
+            )
+            return LlavaConfig(vision_config=sight, text_config=LlamaConfig(**SMALL), image_token_index=150)
+
+        models, inputs = twice(GPT2LMHeadModel, gpt2), prompt(1, 30, 52)
+        for kind in (0, 7):
+            self.same(models, inputs, token_type_ids=torch.full((1, 30), kind))
+        self.same(models, inputs)
+        cache = hf.AttndCache(models[1])
+        with torch.no_grad():
+            models[1](**inputs, past_key_values=cache)
+            with self.assertRaisesRegex(NotImplementedError, "token_type_ids after steps without"):
+                models[1](torch.tensor([[3]]), token_type_ids=torch.tensor([[7]]), past_key_values=cache)
+        models = twice(LlavaForConditionalGeneration, llava)
+        inputs["input_ids"][inputs["input_ids"] == 150] = 3
+        inputs["input_ids"][0, 5:9] = 150
+        for seed in (1, 2):
+            image = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(seed)) * 3
+            self.same(models, inputs, pixel_values=image)
+
+    def test_positions_that_grow(self):
+        """Where positions are scaled by the prompt's length, a prompt's beginning is no other's."""
+        rope = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 4.0}
+        models = pair("llama", 53, max_position_embeddings=32, rope_parameters=rope)
+        for n in (20, 80):
+            self.same(models, {k: v[:, :n] for k, v in prompt(1, 80, 53).items()})
+
+    def test_positions_by_columns(self):
+        """Without position ids a model counts columns, padding included: that is no prompt's position."""
+        _, ours = pair("llama", 54)
+        inputs = prompt(1, 20, 54)
+        ids, holed = inputs["input_ids"], inputs["attention_mask"].clone()
+        holed[0, 5] = 0
+        with torch.no_grad():
+            with self.assertRaisesRegex(NotImplementedError, "position ids that jump: give position_ids"):
+                ours(ids, attention_mask=holed, past_key_values=hf.AttndCache(ours))
+            positions = (holed.cumsum(1) - 1).clamp(min=0)
+            ours(ids, attention_mask=holed, position_ids=positions, past_key_values=hf.AttndCache(ours))
+        shorter = torch.cat([ids[:, :5], ids[:, 6:]], 1)
+        self.assertEqual(self.cached(ours, {"input_ids": shorter, "attention_mask": torch.ones_like(shorter)}), 18)
+        cache, padded = hf.AttndCache(ours), prompt(2, 20, 55, (0, 7))
+        out = ours.generate(**padded, past_key_values=cache, max_new_tokens=2, do_sample=False)
+        mask = torch.cat([padded["attention_mask"], torch.ones_like(out[:, 20:])], 1)
+        with torch.no_grad():
+            with self.assertRaisesRegex(NotImplementedError, "position ids that jump"):
+                ours(out[:, -1:], attention_mask=mask, past_key_values=cache)
+            ours(out[:, -1:], attention_mask=mask, position_ids=mask.sum(1, keepdim=True) - 1, past_key_values=cache)
+
+    def test_what_a_cache_belongs_to(self):
+        (_, one), (_, other) = pair("llama", 56), pair("llama", 57)
+        inputs, cache = prompt(1, 20, 56), hf.AttndCache(one)
+        hf.AttndCache(other)
+        with torch.no_grad():
+            with self.assertRaisesRegex(NotImplementedError, "a cache of another model"):
+                other(**inputs, past_key_values=cache)
+            one(**inputs, past_key_values=cache)
+            masked = torch.ones(1, 21, dtype=torch.long)
+            masked[0, 3:9] = 0
+            with self.assertRaisesRegex(NotImplementedError, "mask other than that of the tokens before"):
+                one(inputs["input_ids"][:, :1], attention_mask=masked, past_key_values=cache)
+            one.model.layers[0].self_attn.v_proj.weight.mul_(2)
+            with self.assertRaisesRegex(NotImplementedError, "weights that changed"):
+                one(inputs["input_ids"][:, :1], past_key_values=cache)
+
+
+class Copies(unittest.TestCase):
+    def test_deepcopy(self):
+        """A prompt's cache, copied for each of its continuations, as Transformers' guide does."""
+        eager, ours = pair("qwen3", 60)
+        start, cache = prompt(2, 20, 60, (0, 6)), hf.AttndCache(ours)
+        with torch.no_grad():
+            positions = (start["attention_mask"].cumsum(1) - 1).clamp(min=0)
+            ours(**start, position_ids=positions, past_key_values=cache)
+        for seed in (61, 62):
+            ids = torch.cat([start["input_ids"], prompt(2, 6, seed)["input_ids"]], 1)
+            mask = torch.cat([start["attention_mask"], torch.ones(2, 6, dtype=torch.long)], 1)
+            inputs, how = {"input_ids": ids, "attention_mask": mask}, {"max_new_tokens": 10, "do_sample": False}
+            copied = copy.deepcopy(cache)
+            got = ours.generate(**inputs, **how, past_key_values=copied)
+            self.assertEqual(got.tolist(), eager.generate(**inputs, **how).tolist())
+            self.assertEqual((cache.get_seq_length(), copied.get_seq_length()), (20, 35))
+
+    def test_cropped_to_nothing(self):
+        eager, ours = pair("llama", 63)
+        cache = hf.AttndCache(ours)
+        with torch.no_grad():
+            ours(**prompt(1, 10, 63), past_key_values=cache)
+            cache.crop(-10)
+            self.assertEqual(cache.get_seq_length(), 0)
+            a, b = eager(**prompt(2, 12, 64)).logits, ours(**prompt(2, 12, 64), past_key_values=cache).logits
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+
 class Encoders(unittest.TestCase):
     def test_random(self):
         models = []
@@ -379,8 +574,43 @@ class Refusals(unittest.TestCase):
                 ours(input_ids=inputs["input_ids"][:1], past_key_values=cache)
             with self.assertRaisesRegex(RuntimeError, "forward pass that was planned"):
                 ours.model(**inputs, past_key_values=cache)
+            with torch.autocast("cpu", torch.bfloat16), self.assertRaisesRegex(NotImplementedError, "autocast"):
+                ours(**inputs, use_cache=False)
+            with self.assertRaisesRegex(NotImplementedError, "output_attentions"):
+                ours(**inputs, output_attentions=True)
+            windowed = pair("mistral", 42)[1]
+            inputs = prompt(1, 40, 42)
+            inputs["attention_mask"][0, 20:25] = 0
+            positions = (inputs["attention_mask"].cumsum(1) - 1).clamp(min=0)
+            for cache in ({"use_cache": False}, {"past_key_values": hf.AttndCache(windowed)}):
+                with self.assertRaisesRegex(NotImplementedError, "padding between tokens with sliding windows"):
+                    windowed(**inputs, position_ids=positions, **cache)
         with self.assertRaisesRegex(NotImplementedError, "chunked_attention"):
             hf.AttndCache(pair("llama", layer_types=["chunked_attention"] * 3)[1])
+
+    def test_attention_of_its_own(self):
+        """Models whose layers do not ask Transformers' interface, or add to the scores what it does not know."""
+        from transformers import BloomConfig, BloomForCausalLM, T5Config, T5EncoderModel
+
+        bloom = BloomConfig(vocab_size=200, hidden_size=64, n_layer=2, n_head=4)
+        t5 = T5Config(vocab_size=200, d_model=64, d_kv=16, num_layers=2, num_heads=4, d_ff=64)
+        for c in (bloom, t5):
+            c._attn_implementation = "attnd"
+        with self.assertRaisesRegex(RuntimeError, "an attention of its own"):
+            BloomForCausalLM(bloom).eval().generate(**prompt(1, 10, 43), max_new_tokens=2)
+        with torch.no_grad(), self.assertRaisesRegex(NotImplementedError, "position_bias"):
+            T5EncoderModel(t5).eval()(**prompt(1, 10, 43))
+
+    def test_nothing_is_left_open(self):
+        """A step that is refused opens no sequences."""
+        _, ours = pair("llama", 44)
+        a, opened = hf.AttndCache(ours).served.connection, []
+        jump = torch.arange(10).repeat(3, 1)
+        jump[2, 5] = 20
+        with mock.patch.object(a, "sequence", side_effect=lambda *_, **__: opened.append(1)), torch.no_grad():
+            with self.assertRaisesRegex(NotImplementedError, "jump"):
+                ours(**prompt(3, 10, 44), position_ids=jump, past_key_values=hf.AttndCache(ours))
+        self.assertEqual(opened, [])
 
     def test_pool_full(self):
         _, ours = pair("llama", 41)

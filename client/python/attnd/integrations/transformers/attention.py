@@ -21,10 +21,13 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from ... import Connection, ConnectionLost
 from ...plan import Plan
-from .cache import AttndCache, Step
+from .cache import AttndCache, Step, has_holes
 from .model import DTYPES, LayerJobs, check_layers, generation, new_connection, refuse
 
 NAME = "attnd"
+
+# What some models add to the scores, or choose of the keys: arguments that must not be passed over.
+_UNKNOWN = ("position_bias", "attention_bias", "head_mask", "indices", "block_indices", "score_mod", "block_mask")
 
 
 def register() -> None:
@@ -35,19 +38,29 @@ def register() -> None:
 def mask(
     *_: Any,
     attention_mask: torch.Tensor | None = None,
+    batch_size: int = 1,
     kv_length: int = 0,
+    local_size: int | None = None,
     use_vmap: bool = False,
     allow_is_causal_skip: bool = True,
     **kwargs: Any,
 ) -> torch.Tensor | None:
-    """The padding mask [batch, kv_length], or None: the rest is in the parameter sets."""
+    """The padding mask [batch, kv_length], or None: the rest is in the parameter sets.
+
+    A window shorter than the keys goes with it: not all models tell their layers.
+    """
     bidirectional = "allow_is_bidirectional_skip" in kwargs
     if use_vmap or not (allow_is_causal_skip or bidirectional):
         raise refuse("masks other than causal, sliding and padding", 'use attn_implementation="sdpa"')
-    if attention_mask is None:
-        return None
-    attention_mask = attention_mask[:, -kv_length:]
-    return None if attention_mask.all() else attention_mask
+    window = local_size or 0
+    if attention_mask is not None:
+        attention_mask = attention_mask[:, -kv_length:]
+        if attention_mask.all():
+            attention_mask = None
+    if 0 < window < kv_length:
+        attention_mask = torch.ones(batch_size, kv_length, dtype=torch.bool) if attention_mask is None else attention_mask.clone()
+        attention_mask.attnd_window = window  # type: ignore[attr-defined]
+    return attention_mask
 
 
 def attention(
@@ -66,6 +79,7 @@ def attention(
 ) -> tuple[torch.Tensor, None]:
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     causal = causal and getattr(module.config, "is_causal", True) is not False
+    sliding_window = sliding_window or getattr(attention_mask, "attnd_window", None)
     _check(query, attention_mask, dropout, causal, sliding_window, kwargs)
     cache = getattr(key, "attnd", None)
     settings = (
@@ -97,10 +111,11 @@ def attention(
     c = served.cache
     if query.shape[1] != c.num_heads or key.shape[1] != c.num_kv_heads or key.shape[-1] != c.head_dim:
         raise refuse("layers of different shapes", 'use attn_implementation="sdpa"')
+    if sliding_window and cache.step.holes:
+        raise refuse("padding between tokens with sliding windows", "leave it out, or pad on the left")
     index = module.layer_idx
     out = _run(served.layers, index, cache.step, query, key, value, settings)
-    if index == served.num_layers - 1:
-        cache.end()
+    cache.ran(index)
     return out, None
 
 
@@ -119,6 +134,10 @@ def _check(
         raise refuse("attention masks of more than two dimensions", "give the padding mask [batch, length]")
     if window and not causal:
         raise refuse("sliding windows that are not causal", 'use attn_implementation="sdpa"')
+    if unknown := [name for name in _UNKNOWN if kwargs.get(name) is not None]:
+        raise refuse(f"layers with {', '.join(unknown)}", 'use attn_implementation="eager"')
+    if torch.is_autocast_enabled("cpu"):
+        raise refuse("autocast", "load the model in the type to compute in")
     if kwargs.get("output_attentions"):
         raise refuse("output_attentions", 'use attn_implementation="eager"')
 
@@ -241,6 +260,8 @@ def _alone(
     alone = _shapes.get((heads, key.shape[1], dim, value.shape[-1], query.dtype))
     valid = np.ones((batch, length), bool) if attention_mask is None else attention_mask.numpy().astype(bool)
     counts = valid.sum(1)
+    if settings[3] and has_holes(valid):
+        raise refuse("padding between tokens with sliding windows", "leave it out, or pad on the left")
     used = np.flatnonzero(counts)
     if not len(used):
         return query.new_zeros((batch, length, heads, value.shape[-1]))
@@ -254,7 +275,7 @@ def _alone(
         np.zeros(len(used)),
         causal=settings[4],
     )
-    step = Step(plan, None if attention_mask is None else torch.from_numpy(valid), n, 0)
+    step = Step(plan, None if valid.all() else torch.from_numpy(valid), n, 0)
     try:
         return _run(alone.jobs, 0, step, query, key, value, settings)
     finally:

@@ -72,11 +72,15 @@ class AttndLayer(CacheLayerMixin):
 class Step:
     """One forward pass: its plan, and which columns of [batch, q_length] are tokens (None: all)."""
 
-    def __init__(self, plan: Plan, tokens: torch.Tensor | None, num_tokens: int, begin: int) -> None:
+    def __init__(
+        self, plan: Plan, tokens: torch.Tensor | None, num_tokens: int, begin: int, holes: bool = False
+    ) -> None:
         self.plan = plan
         self.tokens = tokens
         self.num_tokens = num_tokens
         self.begin = begin  # columns before it
+        self.holes = holes  # some row has padding between its tokens
+        self.ran = 0  # layers
 
 
 class AttndCache(Cache):
@@ -87,14 +91,37 @@ class AttndCache(Cache):
 
     def __init__(self, model: Any, *, publish: bool = True) -> None:
         self.served = served(model)
+        self._model = weakref.ref(model)
+        self._begin_anew(publish)
+        hook(model)
+
+    def _begin_anew(self, publish: bool) -> None:
         super().__init__(layers=[AttndLayer(self, i) for i in range(self.served.num_layers)])
         self.publish = publish
+        self.private = self.served.private  # it shares with nobody: ids do not tell what its tokens are
         self.rows: list[Sequence] = []
+        self.firsts = np.zeros(0, np.int64)  # the position of each row's first token
         self.valid = np.zeros((0, 0), bool)  # [batch, columns]
         self.columns = 0
         self.step: Step | None = None
         self.cached = 0  # tokens of the batch that were found when it was opened
-        hook(model)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> AttndCache:
+        """Another cache that goes on from here: its rows are forks."""
+        if self.step is not None:
+            raise RuntimeError("a cache cannot be copied in the middle of a forward pass")
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.served, made._model = self.served, self._model
+        made._begin_anew(self.publish)
+        made.private, made.cached, made.columns = self.private, self.cached, self.columns
+        made.valid, made.firsts = self.valid.copy(), self.firsts.copy()
+        for row in self.rows:
+            made.rows.append(row.fork())
+        return made
+
+    def __copy__(self) -> AttndCache:
+        return self.__deepcopy__({})
 
     def __del__(self) -> None:
         rows = getattr(self, "rows", None)
@@ -116,12 +143,16 @@ class AttndCache(Cache):
     def reset(self) -> None:
         self.served.connection.close_sequences(self.rows)
         self.rows, self.columns, self.valid = [], 0, np.zeros((0, 0), bool)
+        self.private = self.served.private
 
     def crop(self, tokens_to_remove: int) -> None:
         if tokens_to_remove > 0:  # the length to keep
             tokens_to_remove = max(self.columns - tokens_to_remove, 0)
         columns = self.columns - abs(tokens_to_remove)
         if columns == self.columns:
+            return
+        if columns <= 0:
+            self.reset()
             return
         self.columns, self.valid = columns, self.valid[:, :columns]
         for row, length in zip(self.rows, self.valid.sum(1).tolist(), strict=True):
@@ -147,7 +178,7 @@ class AttndCache(Cache):
             rows.append(self.rows[i].fork() if i in taken else self.rows[i])
             taken.add(i)
         gone = [r for i, r in enumerate(self.rows) if i not in taken]
-        self.rows, self.valid = rows, self.valid[order]
+        self.rows, self.valid, self.firsts = rows, self.valid[order], self.firsts[order]
         self.served.connection.close_sequences(gone)
 
     # ---- A batch begins ----
@@ -157,19 +188,34 @@ class AttndCache(Cache):
         keys = _keys(ids, embeds)
         valid = _valid(mask, keys.shape)
         skip = keys.shape[1] - 1
-        a = self.served.connection
-        for tokens, row_valid in zip(keys, valid, strict=True):
-            mine = tokens[row_valid]
-            row = a.sequence(mine, namespace=self.served.namespace, max_match=None if match else 0)
-            self.rows.append(row)
-            self.cached += row.cached
-            where = np.flatnonzero(row_valid)
-            if row.cached < len(where):
-                skip = min(skip, int(where[row.cached]))
+        rows: list[Sequence] = []
+        try:
+            for tokens, row_valid in zip(keys, valid, strict=True):
+                mine = tokens[row_valid]
+                row = self._sequence(0, mine, None if match and not self.private else 0)
+                rows.append(row)
+                where = np.flatnonzero(row_valid)
+                if row.cached < len(where):
+                    skip = min(skip, int(where[row.cached]))
+        except BaseException:
+            self._close(rows)
+            raise
+        self.rows, self.firsts = rows, np.zeros(len(rows), np.int64)
+        self.cached += sum(row.cached for row in rows)
         self.columns = max(skip, 0)
         self.valid = valid[:, : self.columns]
         for row, length in zip(self.rows, self.valid.sum(1).tolist(), strict=True):
             row.length = length  # a later start than what is held; the plan takes the rest over
+
+    def _sequence(self, first: int, tokens: Any = (), max_match: int | None = 0) -> Sequence:
+        namespace = self.served.unshared if self.private else self.served.shifted(first)
+        return self.served.connection.sequence(tokens, namespace=namespace, max_match=max_match)
+
+    def _close(self, rows: list[Sequence]) -> None:
+        try:
+            self.served.connection.close_sequences(rows)
+        except OSError:
+            pass  # the daemon has gone, and the sequences with it
 
     # ---- A step ----
 
@@ -185,34 +231,84 @@ class AttndCache(Cache):
         batch, width = keys.shape
         if self.rows and len(self.rows) != batch:
             raise ValueError(f"the cache has {len(self.rows)} rows, the input {batch}")
-        new = _valid(None if mask is None else mask[:, -width:], keys.shape)
-        if not self.rows:
-            self.valid = np.zeros((batch, 0), bool)
-            self.rows = self._rows_at(keys, new, positions)
-        else:
-            self._check_positions(new, positions)
+        valid = self._columns(mask, keys.shape)
+        new = valid[:, self.columns :]
         counts = new.sum(1)
         used = np.flatnonzero(counts)
         if not len(used):
             raise ValueError("a step without any token: the attention mask is zero")
+        self._place(new, positions)
         starts = np.array([r.length for r in self.rows], np.uint64)
         plan = self.served.cache.plan_arrays(
             np.array([self.rows[i].key for i in used], np.uint64),
             starts[used],
             counts[used],
             keys[new],
-            None if self.publish else np.zeros(len(used), np.uint64),
+            None if self.publish and not self.private else np.zeros(len(used), np.uint64),
         )
         for i in used:
             self.rows[i].length += int(counts[i])
         tokens = None if new.all() else torch.from_numpy(new)
-        self.step = Step(plan, tokens, int(counts.sum()), self.columns)
-        self.valid = np.concatenate([self.valid, new], 1)
+        self.step = Step(plan, tokens, int(counts.sum()), self.columns, has_holes(valid))
+        self.valid = valid
         self.columns += width
 
-    def end(self) -> None:
-        """The last layer has run."""
-        self.step = None
+    def _columns(self, mask: torch.Tensor | None, shape: tuple[int, ...]) -> np.ndarray:
+        """Which columns are tokens, those of this step included; what went before is as it was."""
+        batch, width = shape
+        before = self.valid if self.rows else np.zeros((batch, 0), bool)
+        if mask is None:
+            return np.concatenate([before, np.ones(shape, bool)], 1)
+        valid = _valid(mask, shape)
+        if valid.shape != (batch, self.columns + width) or not np.array_equal(valid[:, : self.columns], before):
+            raise refuse(
+                "an attention mask other than that of the tokens before, and the new ones",
+                "give the whole mask [batch, length], as it was",
+            )
+        return valid
+
+    def _place(self, new: np.ndarray, positions: torch.Tensor | None) -> None:
+        """A token's position is part of what it is in the cache: they run on from its row's first.
+
+        Nothing has changed when they do not; a row that has no tokens may begin at any position.
+        """
+        batch, width = new.shape
+        at = np.arange(self.columns, self.columns + width)[None] if positions is None else _positions(positions)
+        if at.shape[1] != width or at.shape[0] not in (1, batch):
+            raise refuse("position ids of another shape than the input's", "let generate make them")
+        at = np.broadcast_to(at, new.shape)
+        lengths = np.array([r.length for r in self.rows] or [0] * batch, np.int64)
+        begins = new.any(1) & (lengths == 0)
+        firsts = self.firsts.copy() if self.rows else np.zeros(batch, np.int64)
+        firsts[begins] = at[np.arange(batch), new.argmax(1)][begins]
+        if (new & (at != (firsts + lengths)[:, None] + new.cumsum(1) - 1)).any() or (firsts < 0).any():
+            raise refuse(
+                "position ids that jump",
+                "give position_ids that count each row's tokens, or let generate make them",
+            )
+        if not self.rows:
+            rows: list[Sequence] = []
+            try:
+                for first in firsts.tolist():
+                    rows.append(self._sequence(first))
+            except BaseException:
+                self._close(rows)
+                raise
+            self.rows = rows
+        else:
+            for i in np.flatnonzero(begins & (firsts != self.firsts)).tolist():
+                old, self.rows[i] = self.rows[i], self._sequence(int(firsts[i]))
+                self._close([old])
+        self.firsts = firsts
+
+    def ran(self, index: int) -> None:
+        """A layer's attention has run; the last one's ends the plan."""
+        assert self.step is not None
+        self.step.ran += 1
+        if index == self.served.num_layers - 1:
+            if self.step.ran != self.served.num_layers:
+                raise RuntimeError(f"attention ran in {self.step.ran} of {self.served.num_layers} layers: {_OWN}")
+            self.step = None
 
     def abandon(self) -> None:
         """The forward pass failed: as if it had not begun."""
@@ -227,38 +323,35 @@ class AttndCache(Cache):
         except OSError:
             pass  # it has ended already, or the daemon has
 
-    def _rows_at(self, keys: np.ndarray, new: np.ndarray, positions: torch.Tensor | None) -> list[Sequence]:
-        """Sequences for rows whose first token may stand at any position."""
-        a = self.served.connection
-        rows = []
-        for i in range(len(keys)):
-            where = np.flatnonzero(new[i])
-            offset = int(_row(positions, i)[where[0]] if positions is not None else where[0]) if len(where) else 0
-            _check_run(positions, i, where, offset)
-            rows.append(a.sequence(namespace=self.served.shifted(offset)))
-        return rows
-
-    def _check_positions(self, new: np.ndarray, positions: torch.Tensor | None) -> None:
-        if positions is None:
-            return
-        for i, row in enumerate(self.rows):
-            where = np.flatnonzero(new[i])
-            if len(where) and row.namespace == self.served.namespace:
-                _check_run(positions, i, where, row.length)
+    def check(self, model: Any, extras: list[str]) -> None:
+        """Before a step: that its K and V are known by the model's weights and the tokens' ids."""
+        if self._model() is not model:
+            raise refuse("a cache of another model", "make one with AttndCache(model)")
+        if self.served.changed():
+            raise refuse("weights that changed since the cache was made", "begin with a new AttndCache")
+        if extras and not self.private:
+            if self.rows:
+                raise refuse(
+                    f"{', '.join(extras)} after steps without them", "begin with a new AttndCache"
+                )
+            self.private = True
 
 
-def _row(positions: torch.Tensor, i: int) -> np.ndarray:
+_OWN = "the model has an attention of its own beside Transformers' interface, use attn_implementation=\"eager\""
+
+
+def has_holes(valid: np.ndarray) -> bool:
+    """Whether some row has padding between its tokens."""
+    if valid.all():
+        return False
+    ends = valid.shape[1] - valid[:, ::-1].argmax(1)
+    return bool((valid.any(1) & (ends - valid.argmax(1) != valid.sum(1))).any())
+
+
+def _positions(positions: torch.Tensor) -> np.ndarray:
     if positions.ndim != 2:
         raise refuse("position ids of several dimensions", 'use attn_implementation="sdpa"')
-    return positions[i if positions.shape[0] > 1 else 0].numpy()
-
-
-def _check_run(positions: torch.Tensor | None, i: int, where: np.ndarray, first: int) -> None:
-    """A token's position is part of what it is in the cache: they run on from the row's first."""
-    if positions is None or not len(where):
-        return
-    if not np.array_equal(_row(positions, i)[where], np.arange(first, first + len(where))):
-        raise refuse("position ids that jump", "let generate make them, or begin with a new AttndCache")
+    return positions.cpu().numpy()
 
 
 def counts_tokens(positions: torch.Tensor | None, mask: torch.Tensor | None) -> bool:
@@ -292,6 +385,22 @@ def _keys(ids: torch.Tensor | None, embeds: torch.Tensor | None) -> np.ndarray:
 # ---- The model's forward ----
 
 
+# What a forward pass is given that does not change K and V, or is part of the tokens' keys.
+_KNOWN = frozenset(
+    """input_ids inputs_embeds attention_mask position_ids cache_position past_key_values labels logits_to_keep
+    num_items_in_batch""".split()
+)
+
+
+def beside_tokens(given: dict[str, Any]) -> list[str]:
+    """Inputs that K and V may depend on beside token ids: images, token types. Whoever gives them shares with nobody."""
+    return [
+        name
+        for name, value in given.items()
+        if value is not None and name not in _KNOWN and not isinstance(value, (bool, int, float, str))
+    ]
+
+
 def hook(model: Any) -> None:
     """Every forward pass of the model with such a cache begins with a plan."""
     if getattr(model, "_attnd_hooked", False):
@@ -301,17 +410,20 @@ def hook(model: Any) -> None:
     model.register_forward_hook(_after, with_kwargs=True, always_call=True)
 
 
-def _before(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _before(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     cache = kwargs.get("past_key_values")
     if isinstance(cache, AttndCache):
         ids = args[0] if args else kwargs.get("input_ids")
         cache.abandon()
+        cache.check(model, beside_tokens(kwargs))
         cache.begin(
             ids, kwargs.get("inputs_embeds"), kwargs.get("attention_mask"), kwargs.get("position_ids")
         )
 
 
-def _after(_: Any, __: tuple[Any, ...], kwargs: dict[str, Any], ___: Any) -> None:
+def _after(_: Any, __: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
     cache = kwargs.get("past_key_values")
-    if isinstance(cache, AttndCache):
-        cache.abandon()  # nothing to do after a whole pass
+    if isinstance(cache, AttndCache) and cache.step is not None:  # not after a whole pass
+        cache.abandon()
+        if output is not None:
+            raise RuntimeError(f"the last layer's attention did not run: {_OWN}")

@@ -15,7 +15,7 @@ import transformers
 from transformers.generation.utils import GenerationMixin
 
 from .attention import NAME
-from .cache import AttndCache, counts_tokens
+from .cache import AttndCache, beside_tokens, counts_tokens
 
 TESTED = "5.19"
 
@@ -56,7 +56,7 @@ def hook_generate() -> None:
         self: Any, input_ids: Any, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
         cache = model_kwargs.get("past_key_values")
-        if isinstance(cache, AttndCache) and not cache.rows:
+        if isinstance(cache, AttndCache) and not cache.rows and not beside_tokens(model_kwargs):
             embeds = model_kwargs.get("inputs_embeds")
             attention_mask = model_kwargs.get("attention_mask")
             # A mask without padding is not passed on, but its length is; without either nothing is sliced.

@@ -7,7 +7,9 @@ Next: cache.py, attention.py.
 
 from __future__ import annotations
 
+import ctypes
 import json
+import secrets
 import threading
 import weakref
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 import torch
 
 from ... import Connection, CopiedLayer, Layer, Params, Staging, connect, private
-from ...fingerprint import checkpoint_fingerprint, checkpoint_tensors, fingerprint, places
+from ...fingerprint import checkpoint_fingerprint, checkpoint_tensors, fingerprint, places, plain
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -77,30 +79,72 @@ def refuse(what: str, instead: str) -> NotImplementedError:
 # ---- Fingerprints ----
 
 
+def _adapters(modules: list[Any]) -> list[str]:
+    """What adapters of PEFT's kind do at present: which are active, or none, and how much each counts."""
+    said = []
+    for m in modules:
+        active = getattr(m, "active_adapters", None)
+        if active is None or callable(active):
+            continue
+        scaling = getattr(m, "scaling", None)
+        counts = {k: scaling[k] for k in active if k in scaling} if isinstance(scaling, dict) else {}
+        said.append(f"{list(active)} {bool(getattr(m, 'disable_adapters', False))} {counts}")
+    return said
+
+
+def _adapted(model: Any) -> list[Any]:
+    """The modules that _adapters asks."""
+    return [m for m in model.modules() if not callable(getattr(m, "active_adapters", len))]
+
+
+def _glance(p: torch.Tensor) -> bytes:
+    """Two of its values: what writes to .data leaves no other trace."""
+    if not p.numel() or p.device.type != "cpu":
+        return b""
+    at, size = p.data_ptr(), p.element_size()
+    middle = at + p.numel() // 2 * size if p.is_contiguous() else at
+    return ctypes.string_at(at, size) + ctypes.string_at(middle, size)
+
+
 def _weights_version(model: Any) -> tuple[int, ...]:
     """Changes when somebody trains, loads or exchanges weights or adapters."""
     parameters = list(model.parameters())
-    adapters = [str(a) for m in model.modules() if (a := getattr(m, "active_adapters", None)) and not callable(a)]
     return (
         len(parameters),
         sum(p._version for p in parameters),
         hash(tuple(p.data_ptr() for p in parameters)),
-        hash(tuple(adapters)),
+        hash(tuple(map(_glance, parameters))),
+        hash(tuple(_adapters(_adapted(model)))),
     )
 
 
 def model_fingerprint(model: Any) -> bytes:
-    """That of its checkpoint, if it was loaded from a directory and its weights are those; else of what is in memory.
+    """That of its checkpoint, if it was loaded from a directory and is as that says; else of what is in memory.
 
     Processes, and engines, that load the same checkpoint share a cache.
     """
     dtype = str(model.dtype).removeprefix("torch.")
     folder = Path(str(getattr(model, "name_or_path", "") or ""))
     tensors = dict(model.state_dict())
-    if (folder / "config.json").is_file() and _is_checkpoint(tensors, folder):
-        return checkpoint_fingerprint(folder, dtype=dtype)
-    config = json.loads(model.config.to_json_string(use_diff=False))
-    return fingerprint(tensors, config, dtype=dtype)
+    adapters = _adapters(_adapted(model))
+    settings = {"adapters": adapters} if adapters else None
+    config = _plain_config(model.config)
+    if (folder / "config.json").is_file() and _is_config(config, folder, model) and _is_checkpoint(tensors, folder):
+        return checkpoint_fingerprint(folder, dtype=dtype, settings=settings)
+    return fingerprint(tensors, config, dtype=dtype, settings=settings)
+
+
+def _plain_config(config: Any) -> dict[str, Any]:
+    return json.loads(config.to_json_string(use_diff=False))  # type: ignore[no-any-return]
+
+
+def _is_config(config: dict[str, Any], folder: Path, model: Any) -> bool:
+    """True if nothing was overridden that decides K and V."""
+    try:
+        stored = type(model.config).from_pretrained(folder)
+    except (OSError, TypeError, ValueError):
+        return False
+    return plain(_plain_config(stored)) == plain(config)
 
 
 def _is_checkpoint(tensors: dict[str, Any], folder: Path) -> bool:
@@ -142,6 +186,9 @@ class Served:
         self.connection = new_connection()
         self.num_layers = config.num_hidden_layers
         self.version = _weights_version(model)
+        self._parameters, self._adapted = list(model.parameters()), _adapted(model)
+        self._quick = self._look()
+        self.private = _varies(config)
         dtype = str(model.dtype).removeprefix("torch.")
         if model.dtype not in DTYPES:
             raise refuse(f"models of {dtype}", "load it with dtype=torch.float32, float16 or bfloat16")
@@ -157,7 +204,15 @@ class Served:
         )
         self.dtype = model.dtype
         self.namespace = self.connection.namespace(**_settings["namespace"]) if _settings.get("namespace") else 0
+        self.unshared = self.connection.namespace(salt=secrets.token_bytes(16))  # nothing is published in it
         self.layers = LayerJobs(self.cache, self.num_layers - 1)
+
+    def _look(self) -> tuple[int, list[str]]:
+        return sum(p._version for p in self._parameters), _adapters(self._adapted)
+
+    def changed(self) -> bool:
+        """Whether weights or adapters have changed since; quicker than _weights_version, for each step."""
+        return self._look() != self._quick
 
     def shifted(self, offset: int) -> int:
         """The namespace of sequences whose position ids do not begin at 0: their K differ."""
@@ -166,6 +221,17 @@ class Served:
         names = dict(_settings.get("namespace") or {})
         names["salt"] = names.get("salt", b"") + b"\0position %d" % offset
         return self.connection.namespace(**names)
+
+
+def _varies(config: Any) -> bool:
+    """Whether a token's K depends on how long its prompt was: positions that are scaled as they grow."""
+    found: list[Any] = [getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)]
+    for x in found:
+        if isinstance(x, dict):
+            found += x.values()
+        elif isinstance(x, str) and ("dynamic" in x or "longrope" in x):
+            return True
+    return False
 
 
 def _check(config: Any) -> None:
