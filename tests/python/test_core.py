@@ -6,9 +6,11 @@ what the library promises, errors are exceptions with its text, coroutines see e
 import asyncio
 import errno
 import gc
+import json
 import logging
 import os
 import signal
+import subprocess
 import tempfile
 import threading
 import time
@@ -480,6 +482,32 @@ class Asyncio(unittest.IsolatedAsyncioTestCase):
             await asyncio.sleep(0)
             self.assertEqual(a.wait(job), 0)
             del m
+
+    async def test_cancelled(self):
+        """Who is cancelled while a sequence is opened, or waits for a twin, leaves none behind."""
+
+        def alive():
+            status = subprocess.run(
+                [tap.BUILD / "attnctl", "--socket", daemon.socket, "--json", "status"], capture_output=True, text=True
+            )
+            return json.loads(status.stdout)["counters"]["sequences"]
+
+        with attnd.connect(daemon.socket) as a:
+            kept = Model(a, "aio-cancelled", seed=24)
+            before = alive()
+            for wait in (None, attnd.Wait()):
+                tap.freeze(a.daemon_pid)
+                try:
+                    task = asyncio.ensure_future(a.aio.sequence(list(range(40)), wait=wait))
+                    await asyncio.sleep(0)
+                    task.cancel()
+                finally:
+                    os.kill(a.daemon_pid, signal.SIGCONT)
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+            await a.aio.ping()
+            self.assertEqual(alive(), before)
+            del kept
 
     async def test_a_call_between(self):
         """A blocking call reaps another's completion; no signal comes for it."""

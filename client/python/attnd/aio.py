@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _lib
 from .connection import Job, microseconds
-from .errors import ConnectionLost
+from .errors import ConnectionLost, Error
 from .memory import as_tokens
 from .plan import Layer, Plan, Row, rows_of
 from .sequence import Sequence, Wait, match_limit
@@ -111,10 +111,23 @@ class Completions:
         key = c.new_key() if key is None else key
         prompt = key, namespace, array.ctypes.data, len(array)
         if wait is None or not limit:
-            return Sequence(c, key, namespace, await self.wait(c.submit(c._lib.attnd_seq_open_async, *prompt, limit)))
+            return Sequence(c, key, namespace, await self._opened(key, c.submit(c._lib.attnd_seq_open_async, *prompt, limit)))
         told = _lib.WaitInfo()
         job = c.submit(c._lib.attnd_seq_wait_async, *prompt, byref(wait.options(limit)), byref(told), keep=told)
-        return Sequence(c, key, namespace, await self.wait(job)).told(told)
+        return Sequence(c, key, namespace, await self._opened(key, job)).told(told)
+
+    async def _opened(self, key: int, job: Job) -> int:
+        """Who is cancelled meanwhile gets no sequence to close: it is closed here, which ends its wait, too."""
+        try:
+            return await self.wait(job)
+        except asyncio.CancelledError:
+            c = self._connection
+            try:
+                if not c.closed:
+                    c.call(c._lib.attnd_seq_close, key)
+            except Error:
+                pass  # it was not opened, or is gone with the daemon
+            raise
 
     async def plan(
         self,
