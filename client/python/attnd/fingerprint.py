@@ -18,6 +18,7 @@ import hashlib
 import json
 import mmap
 import os
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,12 +29,15 @@ from .dtypes import DTypeLike, as_dtype
 
 WHOLE, PIECES, PIECE = 8192, 64, 128
 
+# A checkpoint's files: of the first kind that there are any of.
+FILES: tuple[tuple[str, ...], ...] = ((".safetensors",), (".bin",), (".pt",))
+
 # Of a configuration: names, versions, how it is trained, stored and decoded.
 IGNORED = frozenset(
     """_name_or_path transformers_version architectures torch_dtype dtype use_cache return_dict output_attentions
     output_hidden_states bos_token_id eos_token_id pad_token_id id2label label2id initializer_range attention_dropout
     attn_implementation _attn_implementation _attn_implementation_internal _commit_hash _attn_implementation_autoset
-    max_position_embeddings pretraining_tp chunk_size_feed_forward is_encoder_decoder problem_type
+    pretraining_tp chunk_size_feed_forward is_encoder_decoder problem_type
     router_aux_loss_coef output_router_logits cache_implementation""".split()
 )
 
@@ -91,9 +95,7 @@ def tensor_bytes(name: str, tensor: Any) -> TensorBytes:
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration without what does not decide K and V."""
-    return {
-        k: plain(v) if isinstance(v, Mapping) else v for k, v in settings.items() if k not in IGNORED and v is not None
-    }
+    return {k: plain(v) if isinstance(v, Mapping) else v for k, v in settings.items() if k not in IGNORED}
 
 
 def digest(tensors: Iterable[TensorBytes], settings: Mapping[str, Any]) -> bytes:
@@ -141,25 +143,25 @@ def checkpoint_fingerprint(
     dtype: DTypeLike,
     shard: tuple[int, int] = (0, 1),
     settings: Mapping[str, Any] | None = None,
+    files: Iterable[tuple[str, ...]] = FILES,
 ) -> bytes:
-    """Of a checkpoint's directory: config.json and its safetensors files (else its *.bin files, byte by byte).
+    """Of a checkpoint's directory: config.json and its safetensors files, else its *.bin, else its *.pt files.
 
-    Equal to `fingerprint` of the same tensors and configuration.
+    `files`: which suffixes, in the order in which they are looked for. Of safetensors it is equal to
+    `fingerprint` of the same tensors and configuration.
     """
     folder = Path(path)
     config = json.loads((folder / "config.json").read_text())
-    return digest(checkpoint_tensors(folder), _settings(config, dtype, shard, settings))
+    return digest(checkpoint_tensors(folder, files), _settings(config, dtype, shard, settings))
 
 
-def checkpoint_tensors(folder: Path) -> list[TensorBytes]:
+def checkpoint_tensors(folder: Path, files: Iterable[tuple[str, ...]] = FILES) -> list[TensorBytes]:
     """The tensors of a checkpoint; their data are views of the files."""
-    files = sorted(folder.glob("*.safetensors"))
-    if files:
-        return [t for f in files for t in _safetensors(f)]
-    others = sorted(folder.glob("*.bin"))
-    if not others:
-        raise FileNotFoundError(f"{folder} has neither *.safetensors nor *.bin")
-    return [TensorBytes(f.name, "file", (f.stat().st_size,), _mapped(f)) for f in others]
+    for suffixes in files:
+        found = sorted(f for f in folder.glob("*") if f.suffix in suffixes)
+        if found:
+            return [t for f in found for t in (_safetensors(f) if f.suffix == ".safetensors" else _pickled(f))]
+    raise FileNotFoundError(f"{folder} has no {' or '.join('*' + s for suffixes in files for s in suffixes)}")
 
 
 def adapter_digest(path: str | os.PathLike[str]) -> bytes:
@@ -180,6 +182,22 @@ def adapter_digest(path: str | os.PathLike[str]) -> bytes:
 def _mapped(path: Path) -> memoryview:
     with open(path, "rb") as f:
         return memoryview(mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ))
+
+
+def _pickled(path: Path) -> list[TensorBytes]:
+    """What torch.save wrote: an archive of storages, each with its checksum; older ones are read whole."""
+    file = _mapped(path)
+    if not zipfile.is_zipfile(path):
+        return [TensorBytes(path.name, "file", (len(file),), hashlib.blake2b(file).digest())]
+    found = []
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            head = entry.header_offset
+            name, extra = (int.from_bytes(file[head + at : head + at + 2], "little") for at in (26, 28))
+            begin = head + 30 + name + extra
+            data = file[begin : begin + entry.compress_size]
+            found.append(TensorBytes(f"{path.name}/{entry.filename}", f"crc {entry.CRC}", (entry.file_size,), data))
+    return found
 
 
 def _safetensors(path: Path) -> list[TensorBytes]:

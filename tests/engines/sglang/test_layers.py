@@ -140,7 +140,10 @@ class Layers(unittest.TestCase):
 
     def test_models(self):
         """What a model must not have is found before the first request."""
-        config = SimpleNamespace(is_encoder_decoder=False, is_multimodal=False)
+        text = SimpleNamespace(to_dict=dict)
+        config = SimpleNamespace(
+            is_encoder_decoder=False, is_multimodal=False, is_generation=True, hf_text_config=text, context_len=8192
+        )
         configurator = SimpleNamespace(model_config=config, use_mla_backend=False, mambaish_config=None)
         backend._check_model(configurator, [layer(0)])
         from sglang.srt.layers.radix_attention import AttentionType
@@ -150,6 +153,7 @@ class Layers(unittest.TestCase):
             "encoder_only": [layer(0, attn_type=AttentionType.ENCODER_ONLY)],
             "different shapes": [layer(0), RadixAttention(HEADS, 16, SCALE, KV_HEADS, 1)],
             "irope": [layer(0, use_irope=True)],
+            "positions by ALIBI": [layer(0, pos_encoding_mode="ALIBI")],
         }
         for text, layers in cases.items():
             with self.subTest(text), self.assertRaisesRegex(ValueError, text):
@@ -157,6 +161,27 @@ class Layers(unittest.TestCase):
         for field, text in (("use_mla_backend", "latent"), ("mambaish_config", "state-space")):
             with self.subTest(field), self.assertRaisesRegex(ValueError, text):
                 backend._check_model(SimpleNamespace(**{**vars(configurator), field: True}), [layer(0)])
+        rope = {"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 4096}}
+        long = SimpleNamespace(to_dict=lambda: rope)
+        dual = SimpleNamespace(to_dict=dict, dual_chunk_attention_config={"chunk_size": 8})
+        for more, why in (
+            ({"is_generation": False}, "only models that generate"),
+            ({"hf_text_config": long}, "use --context-length 4096"),
+            ({"hf_text_config": dual}, "dual chunk"),
+        ):
+            with self.subTest(why), self.assertRaisesRegex(ValueError, why):
+                configurator.model_config = SimpleNamespace(**vars(config) | more)
+                backend._check_model(configurator, [layer(0)])
+        configurator.model_config = SimpleNamespace(**vars(config) | {"hf_text_config": long, "context_len": 4096})
+        backend._check_model(configurator, [layer(0)])
+
+    def test_settings(self):
+        """What decides K and V beside the checkpoint is in the fingerprint."""
+        bare = {"json_model_override_args": "{}", "quantization": None, "quantize_and_serve": False}
+        config = SimpleNamespace(hf_text_config=SimpleNamespace(to_dict=dict))
+        self.assertEqual(backend._settings(SimpleNamespace(**bare), config), {})
+        for more in ({"quantization": "fp8"}, {"modelopt_quant": "fp8"}, {"decrypted_config_file": "/x"}):
+            self.assertEqual(backend._settings(SimpleNamespace(**bare | more), config), more)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
-from pathlib import Path
+import secrets
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from sglang.srt.runtime_context import get_parallel, get_schedule
 
 import attnd
 
+from ..checkpoints import checkpoint, long_rope
 from . import NAME
 from .options import refuse
 from .session import Agree, Held, Session, Step, alone
@@ -88,6 +89,16 @@ def _check_model(configurator: Any, layers: list[RadixAttention]) -> None:
     for what, name in ((config.is_encoder_decoder, "encoder-decoder"), (config.is_multimodal, "multimodal")):
         if what:
             raise refuse(f"{name} models are not supported", "use another backend for this model")
+    if not config.is_generation:
+        raise refuse("only models that generate are supported", "use another backend for this model")
+    original = long_rope(config.hf_text_config)
+    if original is not None and config.context_len > original:
+        raise refuse(
+            f"beyond {original} tokens the positions of this model depend on what else is in a batch",
+            f"use --context-length {original}, or another backend",
+        )
+    if getattr(config.hf_text_config, "dual_chunk_attention_config", None):
+        raise refuse("dual chunk attention is not supported", "use another backend for this model")
     if configurator.mambaish_config is not None:
         raise refuse("state-space layers have no KV", "use another backend for this model")
     if not layers:
@@ -100,6 +111,7 @@ def _check_model(configurator: Any, layers: list[RadixAttention]) -> None:
             "cross attention": m.is_cross_attention,
             f"attention of type {m.attn_type.value}": m.attn_type is not AttentionType.DECODER,
             f"capping by {m.logit_capping_method}": m.logit_cap > 0 and m.logit_capping_method != "tanh",
+            f"positions by {m.pos_encoding_mode}": m.pos_encoding_mode != "NONE",
             "a temperature by position": m.xai_temperature_len > 0,
             "chunked attention (irope)": bool(m.use_irope),
             "quantised KV": m.k_scale is not None or m.v_scale is not None,
@@ -124,27 +136,35 @@ def _agreement(size: int) -> Agree:
     return least
 
 
-def _fingerprint(configurator: Any, dtype: str, shard: tuple[int, int]) -> bytes:
-    args, config = configurator.server_args, configurator.model_config
-    settings: dict[str, Any] = {}
-    if args.quantization:
-        settings["quantization"] = args.quantization
+# Arguments that decide K and V beside the checkpoint.
+_SETTINGS = (
+    "quantization",
+    "modelopt_quant",
+    "modelopt_checkpoint_restore_path",
+    "quantize_and_serve",
+    "rl_quant_profile",
+    "decrypted_config_file",
+)
+
+
+def _settings(args: Any, config: Any) -> dict[str, Any]:
+    settings = {name: value for name in _SETTINGS if (value := getattr(args, name, None))}
     if (args.json_model_override_args or "{}") != "{}":
         settings["overrides"] = json.loads(args.json_model_override_args)
-    folder = Path(config.model_path)
-    if not folder.is_dir():
-        from huggingface_hub import snapshot_download
+    if long_rope(config.hf_text_config) is not None:
+        settings["long positions"] = False
+    return settings
 
-        folder = Path(snapshot_download(config.model_path, revision=config.revision, local_files_only=True))
-    if args.load_format != "dummy":
-        return attnd.checkpoint_fingerprint(folder, dtype=dtype, shard=shard, settings=settings)
-    return attnd.fingerprint(
-        dict(configurator.model.named_parameters()),
-        config.hf_config.to_dict(),
-        dtype=dtype,
-        shard=shard,
-        settings=settings,
-    )
+
+def _fingerprint(configurator: Any, dtype: str, shard: tuple[int, int]) -> bytes:
+    args, config = configurator.server_args, configurator.model_config
+    how: dict[str, Any] = {"dtype": dtype, "shard": shard, "settings": _settings(args, config)}
+    if args.load_format == "dummy":
+        return attnd.fingerprint(
+            dict(configurator.model.named_parameters()), config.hf_config.to_dict(), **how
+        )
+    found = checkpoint(config.model_path, config.revision, args.download_dir, args.load_format, **how)
+    return found or secrets.token_bytes(16)
 
 
 def _grant(cache: attnd.Cache, limit: int) -> int:

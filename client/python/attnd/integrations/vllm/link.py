@@ -10,10 +10,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attnd
+
+from ..checkpoints import checkpoint, long_rope
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -83,23 +84,36 @@ def kv_dtype(config: VllmConfig) -> str:
 def fingerprint(config: VllmConfig, shard: tuple[int, int]) -> bytes:
     """Who may share: the checkpoint's weights and settings, as every engine on attnd computes it."""
     model, load = config.model_config, config.load_config
-    dtype = str(model.dtype).removeprefix("torch.")
-    if load.load_format == "dummy":
-        # Weights of no file: nobody else has them.
-        seed = f"{config.kv_transfer_config.engine_id}/{shard}"  # type: ignore[union-attr]
-        return hashlib.blake2b(seed.encode(), digest_size=16).digest()
+    found = None
+    if load.load_format != "dummy":
+        found = checkpoint(
+            model.model,
+            model.revision,
+            load.download_dir,
+            load.load_format,
+            dtype=str(model.dtype).removeprefix("torch."),
+            shard=shard,
+            settings=_settings(model),
+        )
+    # Weights of no file: nobody else has them.
+    seed = f"{config.kv_transfer_config.engine_id}/{shard}"  # type: ignore[union-attr]
+    return found or hashlib.blake2b(seed.encode(), digest_size=16).digest()
+
+
+def _settings(model: Any) -> dict[str, Any]:
+    """What decides K and V beside the checkpoint."""
     settings: dict[str, Any] = {}
     if model.quantization:
         settings["quantization"] = model.quantization
+    if model.quantization_config:
+        settings["quantization arguments"] = repr(model.quantization_config)
     if model.hf_overrides:
         settings["overrides"] = model.hf_overrides if isinstance(model.hf_overrides, dict) else repr(model.hf_overrides)
-    return attnd.checkpoint_fingerprint(_folder(model), dtype=dtype, shard=shard, settings=settings)
-
-
-def _folder(model: Any) -> Path:
-    folder = Path(model.model)
-    if folder.is_dir():
-        return folder
-    from huggingface_hub import snapshot_download
-
-    return Path(snapshot_download(model.model, revision=model.revision, local_files_only=True))
+    if model.hf_config_path and model.hf_config_path != model.model:
+        settings["configuration"] = model.hf_config.to_dict()
+    original = long_rope(model.hf_text_config)
+    if original is not None:  # vLLM takes the long prompts' factors for all, or for none
+        auto = model.original_max_model_len == -1
+        longest = model.hf_text_config.max_position_embeddings if auto else model.max_model_len
+        settings["long positions"] = longest > original
+    return settings
