@@ -76,6 +76,50 @@ class Checks(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "asks for novelty"):
             AttndImpl(4, 64, 0.125, novelty=1)
 
+    def test_kinds_of_layers(self):
+        """vLLM's attention beside the plain one: masks or KV of their own, which the backend would not see."""
+        import torch
+        from vllm.model_executor.layers import attention
+        from vllm.model_executor.layers.attention import Attention
+        from vllm.model_executor.layers.attention.rswa_attention import RSWAAttention
+
+        from attnd.integrations.vllm.worker import attention_layers
+
+        def made(kind, **more):
+            m = kind.__new__(kind)
+            torch.nn.Module.__init__(m)
+            m.head_size, m.head_size_v = 64, 64
+            for name, value in more.items():
+                setattr(m, name, value)
+            return m
+
+        plain = made(Attention)
+        self.assertEqual(attention_layers({"a": plain, "experts": object()}), [("a", plain)])
+        for kind in (RSWAAttention, attention.ChunkedLocalAttention, attention.StaticSinkAttention):
+            with self.assertRaisesRegex(ValueError, f"b is a {kind.__name__}"):
+                attention_layers({"a": plain, "b": made(kind)})
+        with self.assertRaisesRegex(ValueError, "different sizes"):
+            attention_layers({"a": made(Attention, head_size_v=32)})
+
+    def test_weights_that_are_exchanged(self):
+        """A rank's process says so before vLLM does it."""
+        from vllm.v1.worker.cpu_worker import CPUWorker
+
+        from attnd.integrations.vllm import process
+
+        self.assertEqual(config().parallel_config.worker_cls, "attnd.integrations.vllm.process.AttndCPUWorker")
+        told = mock.Mock()
+        one = process.AttndCPUWorker.__new__(process.AttndCPUWorker)
+        with (
+            mock.patch.object(process, "has_kv_transfer_group", return_value=True),
+            mock.patch.object(process, "get_kv_transfer_group", return_value=SimpleNamespace(worker=told)),
+            mock.patch.object(CPUWorker, "reload_weights"),
+            mock.patch.object(CPUWorker, "update_weights"),
+        ):
+            one.reload_weights()
+            one.update_weights({})
+        self.assertEqual(told.weights_changed.call_count, 2)
+
     def test_content(self):
         """An image's places are known by what it shows, wherever it stands."""
         from attnd.integrations.vllm.admission import content_keys

@@ -25,6 +25,14 @@ def adapter_bytes(path: str | None) -> bytes:
         return secrets.token_bytes(32)
 
 
+def adapter_state(path: str | None) -> tuple[tuple[str, int, int], ...]:
+    """What tells cheaply whether the files of a folder were written since: name, time and size of each."""
+    if not path or not Path(path).is_dir():
+        return ()  # a hub's files are not written again
+    found = ((f.name, f.stat()) for f in sorted(Path(path).iterdir()) if f.is_file())
+    return tuple((name, s.st_mtime_ns, s.st_size) for name, s in found)
+
+
 def _folder(path: str | None) -> str:
     """Of a folder, or of a hub's name that has been fetched before."""
     if not path:

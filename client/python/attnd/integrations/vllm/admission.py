@@ -23,7 +23,7 @@ import numpy as np
 
 import attnd
 
-from ..adapters import adapter_bytes
+from ..adapters import adapter_bytes, adapter_state
 from ..twins import Twins
 from .link import AWAY, PATIENCE_S, Link
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 logger = logging.getLogger("vllm.attnd")
+
+AWAY_SECONDS = 0.05  # between looks for a daemon that is away
+
 
 @dataclass
 class Rows:
@@ -45,6 +48,7 @@ class Rows:
     publish_upto: np.ndarray
     offsets: np.ndarray  # of each row's tokens
     tokens: np.ndarray
+    epoch: bytes
 
 
 @dataclass
@@ -65,17 +69,22 @@ class Admission:
         self.twins = Twins(self.connection)
         self._held: dict[str, Held] = {}
         self._namespaces: dict[tuple[bytes | None, bytes], int] = {}
-        self._adapters: dict[tuple[str, int], bytes] = {}
+        self._adapters: dict[tuple[str, int], tuple[Any, bytes]] = {}
         self._prompts: dict[str, np.ndarray] = {}  # of multimodal requests
         self._epoch = b""
         self._away_since: float | None = None
         # For whoever comes when the engine has no further namespace.
-        self._unshared = self.connection.namespace(salt=b"unshared")
+        self._unshared = self.connection.namespace(salt=os.urandom(16))
 
     # ---- What is cached ----
 
     def open(self, request: Request) -> int | None:
         """Tokens of the request that need not be computed; None: ask again later."""
+        while (cached := self._open(request)) is None and request.skip_reading_prefix_cache:
+            time.sleep(AWAY_SECONDS)  # vLLM does not ask again for these
+        return cached
+
+    def _open(self, request: Request) -> int | None:
         self.close(request.request_id)
         tokens = self._tokens(request, 0, request.num_tokens)
         limit = 0 if request.skip_reading_prefix_cache else request.num_tokens - 1
@@ -136,7 +145,6 @@ class Admission:
         self.twins.drop_all()
         self._epoch = os.urandom(16)
         self._namespaces.clear()
-        self._adapters.clear()
         logger.info("attnd: a new epoch: this engine shares with no other from now on")
 
     def _namespace(self, request: Request) -> int:
@@ -167,11 +175,14 @@ class Admission:
         lora = request.lora_request
         if lora is None:
             return None
-        known = self._adapters.get((lora.lora_path, lora.lora_int_id))
-        if known is None or lora.load_inplace:
-            known = adapter_bytes(lora.lora_path)
-            self._adapters[lora.lora_path, lora.lora_int_id] = known
-        return known
+        name = lora.lora_path, lora.lora_int_id
+        state, known = adapter_state(lora.lora_path), self._adapters.get(name)
+        if known is None or known[0] != state:
+            # Files that were written since may be in use, or not yet: nobody else has what that makes.
+            fresh = known is None or lora.load_inplace
+            known = state, adapter_bytes(lora.lora_path) if fresh else os.urandom(32)
+            self._adapters[name] = known
+        return known[1]
 
     # ---- Tokens ----
 
@@ -179,7 +190,7 @@ class Admission:
         tokens = np.array(request.all_token_ids[start:end], np.int64)
         if request.mm_features:
             prompt = self._prompts.get(request.request_id)
-            if prompt is None:
+            if prompt is None or len(prompt) != len(request.prompt_token_ids):  # a session's has grown
                 prompt = self._prompts[request.request_id] = content_keys(request)
             n = max(min(end, len(prompt)) - start, 0)
             tokens[:n] = prompt[start : start + n]
@@ -201,7 +212,7 @@ class Admission:
         made = Rows(
             list(scheduled), np.empty(n, np.int64), np.zeros(n, np.uint64), np.empty(n, np.uint64),
             np.fromiter(scheduled.values(), np.uint32, n), np.empty(n, np.uint64), np.zeros(n, np.uint64),
-            np.empty(0, np.int64),
+            np.empty(0, np.int64), self._epoch,
         )  # fmt: skip
         np.cumsum(made.counts[:-1], out=made.offsets[1:])
         tokens: list[Any] = []
@@ -224,13 +235,19 @@ class Admission:
         return made
 
 
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
 def content_keys(request: Request) -> np.ndarray:
-    """The prompt, with placeholders known by the content that stands for them."""
-    keys = np.array(request.prompt_token_ids, np.int64)
+    """The prompt, with placeholders known by the content that stands for them.
+
+    The place inside the content counts, too, and where contents overlap (a video and its sound) all of them.
+    """
+    keys = np.array(request.prompt_token_ids, np.int64).view(np.uint64)
     for feature in request.mm_features:
         at, n = feature.mm_position.offset, feature.mm_position.length
         name = f"{feature.modality}/{feature.identifier}".encode()
-        first = int.from_bytes(hashlib.blake2b(name, digest_size=7).digest(), "little")
-        # Beyond all token ids; the place inside the content counts, too.
-        keys[at : at + n] = (1 << 62) + first + np.arange(n)
-    return keys
+        own = np.frombuffer(hashlib.shake_128(name).digest(8 * n), np.uint64)
+        # Beyond all token ids, and positive.
+        keys[at : at + n] = ((keys[at : at + n] * _MIX + own) >> 2) | np.uint64(1 << 62)
+    return keys.view(np.int64)

@@ -25,6 +25,7 @@ register()
 CpuPlatform: Any = resolve_obj_by_qualname(cpu_platform_plugin() or "vllm.platforms.cpu.CpuPlatform")
 
 BLOCK_SIZE = 16
+CPU_WORKER = "vllm.v1.worker.cpu_worker.CPUWorker"
 # What vLLM may allocate for its own cache, which holds one byte a token and layer.
 OWN_CACHE_BYTES = 1 << 20
 
@@ -62,6 +63,8 @@ class AttndCpuPlatform(CpuPlatform):
         if not cache.user_specified_block_size:
             cache.block_size = BLOCK_SIZE
         vllm_config.scheduler_config.scheduler_cls = SCHEDULER
+        if vllm_config.parallel_config.worker_cls == CPU_WORKER:
+            vllm_config.parallel_config.worker_cls = "attnd.integrations.vllm.process.AttndCPUWorker"
         _connect(vllm_config, cache.kv_cache_memory_bytes)
         cache.kv_cache_memory_bytes = OWN_CACHE_BYTES
         # Its threads must not spin where the daemon's workers want to run; read when a worker starts.

@@ -65,6 +65,8 @@ class Worker:
         self._order: list[str] = []
         self._plan: attnd.Plan | None = None
         self._failure: str | None = None
+        self._epoch = b""
+        self._stale: bytes | None = None  # the epoch in which weights were exchanged
         self._buffers()
         self._layers = self._prepare(config)
 
@@ -83,13 +85,7 @@ class Worker:
     def _prepare(self, config: VllmConfig) -> dict[str, _Layer]:
         from vllm.model_executor.models.utils import extract_layer_index
 
-        from .backend import AttndImpl
-
-        context = config.compilation_config.static_forward_context
-        modules = [(name, m) for name, m in context.items() if isinstance(getattr(m, "impl", None), AttndImpl)]
-        for name, m in modules:
-            if m.head_size_v != m.head_size:
-                raise refuse(f"K and V of {name} have different sizes", "serve this model with vLLM's own CPU backend")
+        modules = attention_layers(config.compilation_config.static_forward_context)
         found = [(name, m.impl) for name, m in modules]
         found.sort(key=lambda item: extract_layer_index(item[0]))
         owners = [name for name, impl in found if impl.kv_sharing_target_layer_name is None]
@@ -141,6 +137,11 @@ class Worker:
     def _aim(self, job: Any) -> None:
         job.job.q, job.job.k, job.job.v, job.job.out = (a.address for a in (self._q, self._k, self._v, self._out))
 
+    def weights_changed(self) -> None:
+        """Until the prefix cache is reset nobody else sees what is computed: it is kept with the old weights' KV."""
+        self._stale = self._epoch
+        logger.warning("attnd: new weights: nothing is shared until the prefix cache is reset")
+
     # ---- A step ----
 
     def begin(self, rows: Rows) -> None:
@@ -148,6 +149,7 @@ class Worker:
         from vllm.forward_context import get_forward_context
 
         self._rows, self._failure, self._plan = rows, None, None
+        self._epoch = rows.epoch
         metadata = _first(get_forward_context().attn_metadata)
         if metadata is None:
             return
@@ -160,7 +162,7 @@ class Worker:
         table = np.zeros(len(order), attnd.Plan.ROW)
         table["key"], table["start"], table["num_tokens"] = rows.keys[order], rows.starts[order], counts
         table["tokens"] = rows.tokens.ctypes.data + 8 * rows.offsets[order]
-        table["publish_upto"] = rows.publish_upto[order]
+        table["publish_upto"] = 0 if rows.epoch == self._stale else rows.publish_upto[order]
         plan = attnd.Plan(self.cache, table, (rows.tokens,), tag=TAG)
         try:
             plan.submit(wait=False, strict=False, deadline=None)
@@ -241,6 +243,20 @@ class Worker:
             self._buffers()
             for layer in self._layers.values():
                 self._aim(layer.job)
+
+
+def attention_layers(context: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The layers that are served. vLLM's kinds beside the plain one have masks or KV of their own in the backend."""
+    from vllm.model_executor.layers.attention import Attention
+    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+    found = [(name, m) for name, m in context.items() if isinstance(m, AttentionLayerBase)]
+    for name, m in found:
+        if type(m) is not Attention:
+            raise refuse(f"{name} is a {type(m).__name__}", "serve this model with vLLM's own CPU backend")
+        if m.head_size_v != m.head_size:
+            raise refuse(f"K and V of {name} have different sizes", "serve this model with vLLM's own CPU backend")
+    return found
 
 
 def _rows(c: Any, t: Any, size: int) -> None:
