@@ -132,6 +132,21 @@ class Layers(unittest.TestCase):
         self.session.release((1, 0))
         self.assertEqual((self.session.rows, self.session.waiting), ({}, {}))
 
+    def test_sinks_are_weights(self):
+        """Others come with an update; a parameter set has a copy of them, and sets are few."""
+        self.step([0], [20])
+        used = {j.params.id for j in self.backend.jobs.values()}
+        self.addCleanup(self.session.new_epoch)
+        self.addCleanup(SINKS.data.copy_, SINKS.clone())
+        for sink in (3.0, -2.0):
+            SINKS.data.fill_(sink)
+            self.session.new_epoch()
+            self.step([0], [4])
+        self.assertEqual({j.params.id for j in self.backend.jobs.values()}, used)
+        self.session.release((0, 0))
+        self.tokens[0].clear()
+        self.kv.clear()
+
     def test_unknown(self):
         q = torch.zeros(1, HEADS * DIM)
         k = torch.zeros(1, KV_HEADS * DIM)

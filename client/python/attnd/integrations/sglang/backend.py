@@ -203,7 +203,9 @@ class AttndKVPool(NoOpMHATokenToKVPool):
 class LayerJob:
     """One attention layer: its job with q, k, v and out as they come, and with them in the arena."""
 
-    def __init__(self, params: attnd.Params, layer: int, staging: attnd.Staging, **kind: Any) -> None:
+    def __init__(self, params: attnd.Params, layer: int, staging: attnd.Staging, epoch: bytes, **kind: Any) -> None:
+        self.params = params
+        self.epoch = epoch  # of the weights that its sinks are copies of
         self.staging = staging
         self.copied = attnd.CopiedLayer(params, layer, staging, **kind)
         self.direct = attnd.Layer(params, layer, **kind)
@@ -235,7 +237,7 @@ class WatchedWeights:
         self._session = session
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith(("update_weights_from", "load_weights_from", "receive_weights_from")):
+        if name.startswith(("update_weights_from", "load_weights_from", "receive_weights_from", "begin_weight_update")):
             self._session.new_epoch()
         return getattr(self._updater, name)
 
@@ -311,7 +313,7 @@ class AttndBackend(AttentionBackend):
         self.step = step or self._step(batch)
         self.session.begin(self.step)
 
-    def _job(self, layer: RadixAttention, brings_kv: bool, sinks: Any) -> LayerJob:
+    def _job(self, layer: RadixAttention, brings_kv: bool, sinks: Any, old: LayerJob | None) -> LayerJob:
         window = layer.sliding_window_size
         params = self.session.cache.params(
             sm_scale=layer.scaling,
@@ -319,13 +321,12 @@ class AttndBackend(AttentionBackend):
             sliding_window=window + 1 if window is not None and window > -1 else 0,
             q_dtype=str(self.runner.dtype).removeprefix("torch."),
             sinks=sinks,
+            id=None if old is None else old.params.id,
         )
         if self.staging is None:
             self.staging = attnd.Staging(params, 256)
-        last = layer is self.layers[-1]
-        return LayerJob(
-            params, layer.layer_id, self.staging, last=last, src_layer=None if brings_kv else layer.layer_id
-        )
+        kind = {"last": layer is self.layers[-1], "src_layer": None if brings_kv else layer.layer_id}
+        return LayerJob(params, layer.layer_id, self.staging, self.session.epoch, **kind)
 
     def forward_decode(
         self,
@@ -346,8 +347,8 @@ class AttndBackend(AttentionBackend):
         if n != len(step.tokens):
             raise RuntimeError(f"attnd: {n} rows of q in a step of {len(step.tokens)} tokens")
         job = self.jobs.get(id(layer))
-        if job is None:
-            job = self.jobs[id(layer)] = self._job(layer, k is not None, sinks)
+        if job is None or job.epoch != self.session.epoch:
+            job = self.jobs[id(layer)] = self._job(layer, k is not None, sinks, job)
         q = q.reshape(n, layer.tp_q_head_num, layer.qk_head_dim)
         if k is not None and v is not None:
             k = k.reshape(n, layer.tp_k_head_num, layer.qk_head_dim)

@@ -178,10 +178,10 @@ class Admission:
         name = lora.lora_path, lora.lora_int_id
         state, known = adapter_state(lora.lora_path), self._adapters.get(name)
         if known is None or known[0] != state:
-            # Files that were written since may be in use, or not yet: nobody else has what that makes.
-            fresh = known is None or lora.load_inplace
-            known = state, adapter_bytes(lora.lora_path) if fresh else os.urandom(32)
-            self._adapters[name] = known
+            found = adapter_bytes(lora.lora_path)
+            if known is not None and found != known[1] and not lora.load_inplace:
+                found = os.urandom(32)  # the new files may be in use, or the old ones: nobody else has what comes of it
+            known = self._adapters[name] = state, found
         return known[1]
 
     # ---- Tokens ----

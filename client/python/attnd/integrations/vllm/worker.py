@@ -67,8 +67,11 @@ class Worker:
         self._failure: str | None = None
         self._epoch = b""
         self._stale: bytes | None = None  # the epoch in which weights were exchanged
+        self._renew = False  # sinks are weights, and parameter sets have copies
         self._buffers()
-        self._layers = self._prepare(config)
+        self._modules = attention_layers(config.compilation_config.static_forward_context)
+        self._sets: list[int] = []  # numbers of parameter sets
+        self._layers = self._prepare()
 
     # ---- Once ----
 
@@ -82,11 +85,10 @@ class Worker:
         self._views = tuple(a.torch() for a in (self._q, self._k, self._v, self._out))
         self._itemsize = self._q.dtype.itemsize
 
-    def _prepare(self, config: VllmConfig) -> dict[str, _Layer]:
+    def _prepare(self) -> dict[str, _Layer]:
         from vllm.model_executor.models.utils import extract_layer_index
 
-        modules = attention_layers(config.compilation_config.static_forward_context)
-        found = [(name, m.impl) for name, m in modules]
+        found = [(name, m.impl) for name, m in self._modules]
         found.sort(key=lambda item: extract_layer_index(item[0]))
         owners = [name for name, impl in found if impl.kv_sharing_target_layer_name is None]
         self._check(found, len(owners))
@@ -123,7 +125,10 @@ class Worker:
                 q_dtype=self._dtype,
                 sinks=sinks,
                 alibi=slopes,
+                id=self._sets[len(sets)] if len(sets) < len(self._sets) else None,
             )
+            if len(sets) > len(self._sets):
+                self._sets.append(sets[kind].id)
         return sets[kind]
 
     def _layer(self, impl: AttndImpl, params: attnd.Params, number: int, last: bool) -> _Layer:
@@ -139,7 +144,7 @@ class Worker:
 
     def weights_changed(self) -> None:
         """Until the prefix cache is reset nobody else sees what is computed: it is kept with the old weights' KV."""
-        self._stale = self._epoch
+        self._stale, self._renew = self._epoch, True
         logger.warning("attnd: new weights: nothing is shared until the prefix cache is reset")
 
     # ---- A step ----
@@ -150,6 +155,8 @@ class Worker:
 
         self._rows, self._failure, self._plan = rows, None, None
         self._epoch = rows.epoch
+        if self._renew:
+            self._layers, self._renew = self._prepare(), False
         metadata = _first(get_forward_context().attn_metadata)
         if metadata is None:
             return
