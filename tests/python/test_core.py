@@ -151,7 +151,19 @@ class Jobs(unittest.TestCase):
                 with self.assertRaisesRegex(ValueError, "tokens"):
                     layers[0].run(plan, q[:0], k[:0], v[:0], out[:0])
                 with self.assertRaisesRegex(ValueError, "contiguous"):
-                    layers[0].run(plan, q[:1].swapaxes(1, 2), k, v, out)
+                    layers[0].run(plan, np.zeros((1, HEADS, 2 * DIM), np.float32)[..., ::2], k, v, out)
+                for wrong in (q[:1, :1], q[:1, :, :8], q[0], q[None, :1]):
+                    with self.assertRaisesRegex(ValueError, r"out is \[tokens, 4, 32\], not"):
+                        layers[0].run(plan, q, k, v, wrong)
+                with self.assertRaisesRegex(ValueError, "v has values of 2 bytes"):
+                    layers[0].run(plan, q, k, v.astype(np.float16), out)
+                if tap.has("torch"):
+                    import torch
+
+                    half = m.cache.params(q_dtype="f16")
+                    q16, k16 = (torch.zeros(1, h, DIM, dtype=torch.bfloat16) for h in (HEADS, KV_HEADS))
+                    with self.assertRaisesRegex(ValueError, "q has values of torch.bfloat16, the parameter set of f16"):
+                        attnd.CopiedLayer(half, 0, attnd.Staging(half, 4)).run(plan, q16, k16, k16, q16)
                 with self.assertRaisesRegex(attnd.Invalid, "q"):
                     attnd.CopiedLayer(m.params, 0, staging).run(plan, None, k, v, out)
                 strided = m.cache.params(strides={"q_token_stride": 4096})

@@ -601,6 +601,23 @@ class Refusals(unittest.TestCase):
         with torch.no_grad(), self.assertRaisesRegex(NotImplementedError, "position_bias"):
             T5EncoderModel(t5).eval()(**prompt(1, 10, 43))
 
+    def test_shapes(self):
+        """K and V of other heads than the configuration's are not read as if they were its."""
+        _, ours = pair("llama", 45)
+        for layer in ours.model.layers:
+            layer.self_attn.v_proj = torch.nn.Linear(64, 16, bias=False)
+        with torch.no_grad():
+            for how in ({"past_key_values": hf.AttndCache(ours)}, {"use_cache": False}):
+                with self.assertRaisesRegex(NotImplementedError, "different shapes"):
+                    ours(**prompt(1, 10, 45), **how)
+
+    def test_inference_mode(self):
+        with torch.inference_mode():
+            eager, ours = pair("llama", 46)
+            how = {"max_new_tokens": 4, "do_sample": False}
+            a, b = (m.generate(**prompt(1, 10, 46), **how).tolist() for m in (eager, ours))
+        self.assertEqual(a, b)
+
     def test_nothing_is_left_open(self):
         """A step that is refused opens no sequences."""
         _, ours = pair("llama", 44)

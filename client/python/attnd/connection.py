@@ -60,7 +60,8 @@ class Handle:
         self._disconnect = _lib.lib().attnd_disconnect
 
     def __del__(self) -> None:
-        self._disconnect(self.pointer)
+        if hasattr(self, "_disconnect"):  # not of one that was half made
+            self._disconnect(self.pointer)
 
 
 class EngineId(bytes):

@@ -7,6 +7,7 @@ In: any of the names. Out: a `DType`. Next: memory.py, objects.py.
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,12 @@ class DType(IntEnum):
         import torch
 
         return getattr(torch, ("float32", "float16", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")[self])
+
+
+@cache
+def torch_dtype(dtype: DType) -> Any:
+    """Its type in torch, looked up once."""
+    return dtype.torch
 
 
 _NAMES = {

@@ -18,6 +18,7 @@ import numpy as np
 
 from . import _lib
 from .connection import Job, microseconds
+from .dtypes import DType, torch_dtype
 from .errors import Error
 from .memory import address_of, as_tokens
 from .sequence import Sequence
@@ -300,21 +301,44 @@ class Staging:
         self.max_tokens = num_tokens
 
 
-def _rows(x: Any, name: str, num_tokens: int, itemsize: int) -> tuple[int, int, int]:
+class _Side(NamedTuple):
+    """What q, k, v or out has to be like: [tokens, heads, dim] of a type."""
+
+    name: str
+    heads: int
+    dim: int
+    dtype: DType
+    size: int  # of a value
+
+
+def _side(name: str, heads: int, dim: int, dtype: DType) -> _Side:
+    return _Side(name, heads, dim, dtype, dtype.itemsize)
+
+
+def _rows(x: Any, side: _Side, num_tokens: int) -> tuple[int, int, int]:
     """Where a tensor or array [tokens, heads, dim] has its rows: address, strides of a token and of a head."""
     if x is None:
         return (0, 0, 0)
+    name, heads, dim, dtype, size = side
+    try:
+        tokens, its_heads, its_dim = x.shape
+    except ValueError:
+        its_heads = its_dim = -1
+    if its_heads != heads or its_dim != dim:
+        raise ValueError(f"{name} is [tokens, {heads}, {dim}], not {list(x.shape)}")
     if hasattr(x, "data_ptr"):
-        at, (token, head, value), size = x.data_ptr(), x.stride(), x.element_size()
+        if x.dtype is not torch_dtype(dtype):
+            raise ValueError(f"{name} has values of {x.dtype}, the parameter set of {dtype.name.lower()}")
+        at, (token, head, value) = x.data_ptr(), x.stride()
         token, head, value = token * size, head * size, value * size
     else:
-        at, (token, head, value), size = x.__array_interface__["data"][0], x.strides, x.itemsize
-    if size != itemsize:
-        raise ValueError(f"{name} has values of {size} bytes, the parameter set of {itemsize}")
+        if x.itemsize != size:
+            raise ValueError(f"{name} has values of {x.itemsize} bytes, the parameter set of {size}")
+        at, (token, head, value) = x.__array_interface__["data"][0], x.strides
     if value != size:
         raise ValueError(f"{name}: the values of a head are contiguous")
-    if len(x) < num_tokens:
-        raise ValueError(f"{name} has {len(x)} tokens, the plan {num_tokens}")
+    if tokens < num_tokens:
+        raise ValueError(f"{name} has {tokens} tokens, the plan {num_tokens}")
     return at, token, head
 
 
@@ -325,7 +349,7 @@ class CopiedLayer:
     no k, no v.
     """
 
-    __slots__ = ("params", "staging", "_c", "_call", "_connection", "_lock", "_pointer", "_ref", "_sizes", "_staged")
+    __slots__ = ("params", "staging", "_c", "_call", "_connection", "_lock", "_pointer", "_ref", "_sides", "_staged")
 
     # What changes from step to step, from num_tokens on: one call writes it.
     _FORMAT = struct.Struct("=Ii12Q")
@@ -354,7 +378,13 @@ class CopiedLayer:
             | (_lib.NO_OUT if store_only else 0)
         )
         job.deadline_us = microseconds(deadline)
-        self._sizes = params.q_dtype.itemsize, params.kv_dtype.itemsize, params.out_dtype.itemsize
+        c = params.cache
+        self._sides = (
+            _side("q", c.num_heads, c.head_dim, params.q_dtype),
+            _side("k", c.num_kv_heads, c.head_dim, params.kv_dtype),
+            _side("v", c.num_kv_heads, c.head_dim_v, params.kv_dtype),
+            _side("out", c.num_heads, c.head_dim_v, params.out_dtype),
+        )
         self._staged = 0
         self._ref = byref(self._c)
         self._connection = params.cache.connection
@@ -371,7 +401,7 @@ class CopiedLayer:
     def run(self, plan: Plan, q: Any = None, k: Any = None, v: Any = None, out: Any = None) -> None:
         """Tensors or arrays [tokens, heads, dim] of the parameter set's types, in the plan's order of tokens."""
         n = plan.num_tokens
-        q_size, kv_size, out_size = self._sizes
+        q_side, k_side, v_side, out_side = self._sides
         connection = self._connection
         with self._lock:
             connection.handle  # raises when it was closed
@@ -383,10 +413,10 @@ class CopiedLayer:
                 self._AT,
                 n,
                 n == plan.num_rows,
-                *_rows(q, "q", n, q_size),
-                *_rows(k, "k", n, kv_size),
-                *_rows(v, "v", n, kv_size),
-                *_rows(out, "out", n, out_size),
+                *_rows(q, q_side, n),
+                *_rows(k, k_side, n),
+                *_rows(v, v_side, n),
+                *_rows(out, out_side, n),
             )
             rc = self._call(self._pointer, self._ref, None)
             if rc:

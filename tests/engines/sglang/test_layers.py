@@ -132,6 +132,22 @@ class Layers(unittest.TestCase):
         self.session.release((1, 0))
         self.assertEqual((self.session.rows, self.session.waiting), ({}, {}))
 
+    def test_types(self):
+        """Layers of bf16 whose q and k come in f32: converted, few rows as many."""
+        params = self.session.cache.params(q_dtype="bf16")
+        job = backend.LayerJob(params, 0, attnd.Staging(params, 256), b"")
+        with self.connection.sequence() as s:
+            for n in (7, 100):
+                q, k, v = (torch.randn(n, h, DIM).bfloat16().float() for h in (HEADS, KV_HEADS, KV_HEADS))
+                outs = []
+                for kind in (torch.float32, torch.bfloat16):
+                    out = torch.empty(n, HEADS, DIM, dtype=kind)
+                    plan = self.session.cache.plan([attnd.Row(s, list(range(n)), 0, publish_upto=0)])
+                    job.run(plan, q.to(kind), k.to(kind), v.bfloat16(), out)
+                    outs.append(out.float())
+                    plan.end()
+                torch.testing.assert_close(*outs)
+
     def test_sinks_are_weights(self):
         """Others come with an update; a parameter set has a copy of them, and sets are few."""
         self.step([0], [20])

@@ -205,6 +205,7 @@ class LayerJob:
 
     def __init__(self, params: attnd.Params, layer: int, staging: attnd.Staging, epoch: bytes, **kind: Any) -> None:
         self.params = params
+        self.kind = params.q_dtype.torch
         self.epoch = epoch  # of the weights that its sinks are copies of
         self.staging = staging
         self.copied = attnd.CopiedLayer(params, layer, staging, **kind)
@@ -213,7 +214,8 @@ class LayerJob:
 
     def run(self, plan: attnd.Plan, q: Any, k: Any, v: Any, out: Any) -> None:
         n = len(q)
-        if n < THREADED_TOKENS:
+        kind = self.kind  # some models compute q and k in another type than the rest
+        if n < THREADED_TOKENS and q.dtype is kind and (k is None or (k.dtype is kind and v.dtype is kind)):
             self.copied.run(plan, q, k, v, out)
             return
         s = self.staging

@@ -109,7 +109,8 @@ def attention(
         raise refuse("layers that are not causal with a cache", "use_cache=False")
     served = cache.served
     c = served.cache
-    if query.shape[1] != c.num_heads or key.shape[1] != c.num_kv_heads or key.shape[-1] != c.head_dim:
+    shapes = (query.shape[1], *key.shape[1::2], *value.shape[1::2])
+    if shapes != (c.num_heads, c.num_kv_heads, c.head_dim, c.num_kv_heads, c.head_dim_v):
         raise refuse("layers of different shapes", 'use attn_implementation="sdpa"')
     if sliding_window and cache.step.holes:
         raise refuse("padding between tokens with sliding windows", "leave it out, or pad on the left")
@@ -257,6 +258,8 @@ def _alone(
     batch, heads, length, dim = query.shape
     if key.shape[2] != length:
         raise refuse("another Cache or cross-attention", "use an AttndCache, or use_cache=False")
+    if key.shape[:3] != value.shape[:3] or key.shape[-1] != dim:
+        raise refuse("q, k and v of different shapes", 'use attn_implementation="eager"')
     alone = _shapes.get((heads, key.shape[1], dim, value.shape[-1], query.dtype))
     valid = np.ones((batch, length), bool) if attention_mask is None else attention_mask.numpy().astype(bool)
     counts = valid.sum(1)

@@ -106,12 +106,17 @@ def _glance(p: torch.Tensor) -> bytes:
     return ctypes.string_at(at, size) + ctypes.string_at(middle, size)
 
 
+def _writes(parameters: list[torch.Tensor]) -> int:
+    """How often they were written to; those made in inference mode do not count."""
+    return sum(0 if p.is_inference() else p._version for p in parameters)
+
+
 def _weights_version(model: Any) -> tuple[int, ...]:
     """Changes when somebody trains, loads or exchanges weights or adapters."""
     parameters = list(model.parameters())
     return (
         len(parameters),
-        sum(p._version for p in parameters),
+        _writes(parameters),
         hash(tuple(p.data_ptr() for p in parameters)),
         hash(tuple(map(_glance, parameters))),
         hash(tuple(_adapters(_adapted(model)))),
@@ -208,7 +213,7 @@ class Served:
         self.layers = LayerJobs(self.cache, self.num_layers - 1)
 
     def _look(self) -> tuple[int, list[str]]:
-        return sum(p._version for p in self._parameters), _adapters(self._adapted)
+        return _writes(self._parameters), _adapters(self._adapted)
 
     def changed(self) -> bool:
         """Whether weights or adapters have changed since; quicker than _weights_version, for each step."""

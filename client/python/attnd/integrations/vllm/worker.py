@@ -185,13 +185,18 @@ class Worker:
             return
         layer = self._layers[name]
         try:
-            if n <= FEW_ROWS:
+            if n <= FEW_ROWS and self._alike(layer, q, k, v, out):
                 self._few(layer, q, k, v, out, n, metadata.decode)
             else:
                 self._many(layer, q, k, v, out, n)
         except attnd.Error as e:
             self._fail(e)
             out[:n].zero_()
+
+    def _alike(self, layer: _Layer, q: Any, k: Any, v: Any, out: Any) -> bool:
+        """Whether bytes can be copied: some models compute q and k in another type than the rest."""
+        kind = self._dtype
+        return q.dtype is kind and out.dtype is kind and (layer.no_kv or (k.dtype is kind and v.dtype is kind))
 
     def _few(self, layer: _Layer, q: Any, k: Any, v: Any, out: Any, n: int, decode: bool) -> None:
         c, size = layer.job, self._itemsize
