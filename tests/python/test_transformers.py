@@ -106,7 +106,7 @@ def pair(kind, seed=0, dtype=torch.float32, **more):
             m.load_state_dict(models[0].state_dict())
         models.append(m)
     for m in models:
-        for layer in m.model.layers:  # sinks that count
+        for layer in getattr(getattr(m, "model", None), "layers", ()):  # sinks that count
             if hasattr(layer.self_attn, "sinks"):
                 layer.self_attn.sinks.data = torch.linspace(-1, 2, 4).to(dtype)
     return models
@@ -143,6 +143,19 @@ class SameTokens(unittest.TestCase):
                 self.check(models, prompt(1, 40))
                 self.check(models, prompt(1, 40))  # all of it is cached
                 self.check(models, prompt(3, 30, 1, (0, 11, 29)))
+
+    def test_others(self):
+        """Learned positions, fused projections, layers without positions, partial rotation, norms of q and k."""
+        import transformers
+
+        names = {"n_embd": 64, "n_layer": 2, "n_head": 4, "ffn_dim": 96, "word_embed_proj_dim": 64, "init_std": 0.2}
+        for kind in ("GPT2LMHead", "OPT", "GPTNeoX", "Phi", "Phi3", "Cohere2", "Olmo2", "SmolLM3", "StableLm", "Starcoder2"):
+            model = getattr(transformers, f"{kind}Model" if kind.endswith("Head") else f"{kind}ForCausalLM")
+            heads = {} if kind in ("Phi3", "Cohere2", "SmolLM3", "Starcoder2") else {"num_key_value_heads": 4}
+            KINDS["other"] = model, model.config_class, {**names, **heads, "num_hidden_layers": 2}
+            self.addCleanup(KINDS.pop, "other", None)
+            with self.subTest(kind=kind):
+                self.check(pair("other"), prompt(2, 30, 1, (0, 11)))
 
     def test_logits(self):
         for kind in KINDS:
