@@ -101,6 +101,49 @@ class Checks(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "different sizes"):
             attention_layers({"a": made(Attention, head_size_v=32)})
 
+    def test_rows_that_are_refused(self):
+        """For as long as others may need to let go, however many steps that is; then the engine says so and ends."""
+        from vllm.v1.core.sched.scheduler import Scheduler
+        from vllm.v1.request import RequestStatus
+
+        from attnd.integrations.vllm import scheduler
+        from attnd.integrations.vllm.connector import AttndConnector, Lost
+
+        one = object.__new__(scheduler.AttndScheduler)
+        one._again, one.prev_step_scheduled_req_ids = {}, set()
+        one.connector = object.__new__(AttndConnector)
+        one.connector._admission = mock.Mock()
+        request = SimpleNamespace(status=RequestStatus.RUNNING)
+        one.requests, one.running = {"a": request}, []
+        step = SimpleNamespace(num_scheduled_tokens={"a": 1, "b": 1})
+
+        def refused(*names):
+            one.running.append(request)
+            lost = Lost({name: "the pool is full" for name in names})
+            one.update_from_output(step, SimpleNamespace(kv_connector_output=SimpleNamespace(kv_connector_worker_meta=lost)))
+
+        clock = mock.patch.object(scheduler.time, "monotonic", side_effect=lambda: now)
+        with (
+            mock.patch.object(Scheduler, "update_from_output"), mock.patch.object(Scheduler, "_preempt_request"),
+            mock.patch.object(scheduler.time, "sleep") as sleep, clock, self.assertLogs("vllm.attnd"),
+        ):  # fmt: skip
+            now = 0.0
+            refused("a")
+            self.assertEqual(sleep.call_count, 0)
+            for _ in range(100):
+                now += 0.5
+                refused("a")
+            self.assertEqual(sleep.call_count, 100)
+            refused("b")  # a was served
+            now += 30
+            refused("a")
+            self.assertEqual(one._again, {"a": (now, 1)})
+            now += 61  # it has waited for something else
+            for _ in range(scheduler.TRIES - 1):
+                refused("a")
+            with self.assertRaisesRegex(RuntimeError, "refused for 60 s: the pool is full"):
+                refused("a")
+
     def test_weights_that_are_exchanged(self):
         """A rank's process says so before vLLM does it."""
         from vllm.v1.worker.cpu_worker import CPUWorker

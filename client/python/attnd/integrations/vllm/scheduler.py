@@ -16,6 +16,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
 from .connector import AttndConnector, Lost
+from .link import PATIENCE_S
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -23,19 +24,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("vllm.attnd")
 
-# One request's rows may be refused so often before the engine gives up.
-TRIES = 32
+PAUSE_S = 0.01  # before a request is tried once more: others may let go of something
+TRIES = 32  # at least, before the engine gives up
 
 
 class AttndScheduler(Scheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._again: dict[str, int] = {}
+        self._again: dict[str, tuple[float, int]] = {}  # since when a request's rows are refused, and how often
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> Any:
         answer = model_runner_output.kv_connector_output
         lost = answer.kv_connector_worker_meta if answer is not None else None
         if isinstance(lost, Lost):
+            served = scheduler_output.num_scheduled_tokens.keys() - lost.rows.keys()
+            self._again = {name: seen for name, seen in self._again.items() if name not in served}
             self._compute_again(lost)
         elif self._again:
             self._again.clear()
@@ -43,21 +46,25 @@ class AttndScheduler(Scheduler):
 
     def _compute_again(self, lost: Lost) -> None:
         now = time.monotonic()
-        count = 0
+        count, once_more = 0, False
         assert isinstance(self.connector, AttndConnector)
         self.connector.admission.twins.drop_all()  # if there was no room: what they hold is in no budget
         for request_id, why in lost.rows.items():
             request = self.requests.get(request_id)
             if request is None or request.status != RequestStatus.RUNNING:
                 continue
-            tries = self._again[request_id] = self._again.get(request_id, 0) + 1
-            if tries > TRIES:
-                raise RuntimeError(f"attnd: request {request_id} was refused {tries} times: {why}")
+            since, tries = self._again.get(request_id, (now, 0))
+            self._again[request_id] = since, tries + 1
+            once_more |= tries > 0
+            if tries >= TRIES and now - since > PATIENCE_S:
+                raise RuntimeError(f"attnd: request {request_id} was refused for {PATIENCE_S} s: {why}")
             self.running.remove(request)
             self._preempt_request(request, now, drop_stale_output=True)
             count += 1
         # As after a reset of the prefix cache: whoever is scheduled again at once was not in the last step.
         self.prev_step_scheduled_req_ids.clear()
+        if once_more:
+            time.sleep(PAUSE_S)
         if count:
             logger.warning("attnd: %d requests begin again (%s)", count, next(iter(lost.rows.values())))
 
