@@ -391,6 +391,19 @@ class Memory(unittest.TestCase):
             kept = [a.empty(1 << 18, "int8").numpy()[5:6] for _ in range(8)]
             self.assertEqual(len({k.ctypes.data for k in kept}), 8)
 
+    def test_a_layer_keeps_its_memory(self):
+        with attnd.connect(daemon.socket) as a:
+            cache = a.cache("kept", num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16)
+            q, out = a.empty((4, 2, 16)), a.empty((4, 2, 16))
+            held = {q.address, out.address}
+            layer = attnd.Layer(cache.params(), 0, q=q, k=a.empty((4, 1, 16)), v=a.empty((4, 1, 16)), out=out.torch() if tap.has("torch") else out)
+            del q, out
+            gc.collect()
+            self.assertFalse(held & {a.empty((4, 2, 16)).address for _ in range(8)})
+            layer.bind()
+            gc.collect()
+            self.assertTrue(held & {a.empty((4, 2, 16)).address for _ in range(8)})
+
     def test_dlpack(self):
         with attnd.connect(daemon.socket) as a:
             x = a.empty((3, 4), "f16")

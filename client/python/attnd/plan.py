@@ -202,6 +202,7 @@ class Layer:
         "_extend",
         "_flags",
         "_job",
+        "_kept",
         "_lock",
         "_pointer",
         "_ref",
@@ -242,8 +243,9 @@ class Layer:
         self.bind(q, k, v, out, lse)
 
     def bind(self, q: Any = None, k: Any = None, v: Any = None, out: Any = None, lse: Any = None) -> None:
-        """Other memory for the jobs to come."""
+        """Other memory for the jobs to come; it is kept until the next time."""
         c = self._c
+        self._kept = q, k, v, out, lse
         c.q, c.k, c.v, c.out, c.lse = map(address_of, (q, k, v, out, lse))
         c.flags = self._flags | (0 if c.out else _lib.NO_OUT)
 

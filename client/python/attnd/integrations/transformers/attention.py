@@ -191,7 +191,10 @@ def _locked(
             target.copy_(rows[step.tokens])
     result = a.empty((n, heads, value.shape[-1]), params.out_dtype)
     layer.bind(s.q, s.k, s.v, result)
-    layer.run(step.plan)
+    try:
+        layer.run(step.plan)
+    finally:
+        layer.bind()  # result is the caller's alone
     if step.tokens is None:
         return result.torch().view(batch, length, heads, -1)
     out = query.new_zeros((batch, length, heads, value.shape[-1]))
