@@ -111,7 +111,8 @@ class Completions:
         key = c.new_key() if key is None else key
         prompt = key, namespace, array.ctypes.data, len(array)
         if wait is None or not limit:
-            return Sequence(c, key, namespace, await self._opened(key, c.submit(c._lib.attnd_seq_open_async, *prompt, limit)))
+            job = c.submit(c._lib.attnd_seq_open_async, *prompt, limit)
+            return Sequence(c, key, namespace, await self._opened(key, job))
         told = _lib.WaitInfo()
         job = c.submit(c._lib.attnd_seq_wait_async, *prompt, byref(wait.options(limit)), byref(told), keep=told)
         return Sequence(c, key, namespace, await self._opened(key, job)).told(told)

@@ -58,7 +58,8 @@ def mask(
         if attention_mask.all():
             attention_mask = None
     if 0 < window < kv_length:
-        attention_mask = torch.ones(batch_size, kv_length, dtype=torch.bool) if attention_mask is None else attention_mask.clone()
+        given = torch.ones(batch_size, kv_length, dtype=torch.bool) if attention_mask is None else attention_mask
+        attention_mask = given.clone()
         attention_mask.attnd_window = window  # type: ignore[attr-defined]
     return attention_mask
 
