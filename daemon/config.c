@@ -296,7 +296,10 @@ static int find_key(const char *name, size_t *ret)
 
 /* ---- The file ---- */
 
-/* inih tells no line numbers and cuts long lines: count here, and refuse what it would cut. */
+/*
+ * inih tells no line numbers, cuts long lines and adds indented ones to the value before: count here, refuse
+ * what it would cut, and let no line begin with spaces.
+ */
 static char *read_line(char *buf, int size, void *stream)
 {
 	struct loader *l = ((void **)stream)[0];
@@ -307,6 +310,12 @@ static char *read_line(char *buf, int size, void *stream)
 	l->line++;
 	if (!strchr(line, '\n') && !feof((FILE *)((void **)stream)[1])) {
 		l->long_line = size - 2;
+		return NULL;
+	}
+	memmove(line, line + strspn(line, " \t"), strlen(line + strspn(line, " \t")) + 1);
+	/* Or what follows would be blamed for standing in the section before. */
+	if (*line == '[' && !strchr(line, ']')) {
+		fail(l, "%s:%d: a section's name ends with ]", l->file, l->line);
 		return NULL;
 	}
 	return line;
@@ -471,6 +480,13 @@ static int set_flag(struct loader *l, const char *name, const char *value, bool 
 	return want_keys ? set_key(l, i, value, CONFIG_FROM_FLAG, where) : 0;
 }
 
+static bool is_flag(const char *name)
+{
+	size_t i;
+
+	return !strcmp(name, "private-fd") || !strcmp(name, "config") || !find_key(name, &i);
+}
+
 /* Twice over argv: what names the file first, the keys after file and environment. */
 static int load_flags(struct loader *l, char *const argv[], bool want_keys)
 {
@@ -490,9 +506,10 @@ static int load_flags(struct loader *l, char *const argv[], bool want_keys)
 			continue;
 		}
 		value = value ? value + 1 : argv[++i];
-		if (!value)
-			return fail(l, "flag --%s: no such flag, or its value is missing", name);
-		set_flag(l, name, value, want_keys);
+		if (!value && is_flag(name))
+			return fail(l, "flag --%s: its value is missing", name);
+		if (set_flag(l, name, value, want_keys))
+			return l->status;
 	}
 	return l->status;
 }

@@ -164,9 +164,9 @@ static void test_refusals_name_the_place(void **state)
 	refuse("[engine]\npool-size = 1M\n", LIST(), LIST(), LIST(file, ":2", "pool-size", "[pool]"));
 	refuse("pool-size = 1M\n", LIST(), LIST(), LIST(":1", "[pool]"));
 	refuse("[pool]\npool-size = 16M\npool-size = 32M\n", LIST(), LIST(), LIST(":3", "pool-size", "twice"));
-	refuse("[pool]\npool-size = 16M\n 32M\n", LIST(), LIST(), LIST("pool-size", "twice"));
+	refuse("[pool]\npool-size = 16M\n 32M\n", LIST(), LIST(), LIST(":3", "neither"));
 	refuse("[pool]\npool-size\n", LIST(), LIST(), LIST(":2"));
-	refuse("[pool\n", LIST(), LIST(), LIST(":1"));
+	refuse("[pool\npool-size = 16M\n", LIST(), LIST(), LIST(":1", "]"));
 	refuse("[limits]\nmax-sessions = 0\n", LIST(), LIST(), LIST(":2", "max-sessions", "65536"));
 	refuse("[limits]\nmax-sessions = many\n", LIST(), LIST(), LIST(":2", "max-sessions", "many"));
 	refuse("[limits]\ndrain-on-term = yes\n", LIST(), LIST(), LIST(":2", "drain-on-term", "true"));
@@ -176,7 +176,9 @@ static void test_refusals_name_the_place(void **state)
 	refuse("", LIST("ATTND_POOLSIZE=1G"), LIST(), LIST("variable ATTND_POOLSIZE"));
 	refuse("", LIST("ATTND_POOL_SIZE=x"), LIST(), LIST("variable ATTND_POOL_SIZE", "pool-size"));
 	refuse("", LIST(), LIST("--poolsize", "1G"), LIST("flag --poolsize"));
-	refuse("", LIST(), LIST("--pool-size"), LIST("flag --pool-size"));
+	refuse("", LIST(), LIST("--poolsize"), LIST("flag --poolsize", "no such flag"));
+	refuse("", LIST(), LIST("--pool-size"), LIST("flag --pool-size", "value is missing"));
+	refuse("", LIST(), LIST("--private-fd"), LIST("flag --private-fd", "value is missing"));
 	refuse("", LIST(), LIST("--pool-size=1G", "--pool-size=2G"), LIST("flag --pool-size", "twice"));
 	refuse("", LIST(), LIST("--config=/x"), LIST("flag --config", "twice"));
 	refuse("", LIST(), LIST("pool"), LIST("\"pool\""));
@@ -194,6 +196,18 @@ static void test_long_line(void **state)
 	refuse(text, LIST(), LIST(), LIST(":2", "too long", "at most 198 bytes"));
 	strcpy(text + 319, "\n");
 	refuse(text, LIST(), LIST(), LIST(":2", "too long"));
+}
+
+/* As a page shows it. */
+static void test_indented(void **state)
+{
+	struct config cfg;
+
+	(void)state;
+	accept(&cfg, "    [engine]\n    threads = 3  ; of four\n\tspin-us = 7\n", LIST(), LIST());
+	assert_int_equal(cfg.threads, 3);
+	assert_int_equal(cfg.spin_us, 7);
+	config_free(&cfg);
 }
 
 static void test_conflicts(void **state)
@@ -446,6 +460,7 @@ int main(void)
 		cmocka_unit_test(test_order),
 		cmocka_unit_test(test_sizes),
 		cmocka_unit_test(test_refusals_name_the_place),
+		cmocka_unit_test(test_indented),
 		cmocka_unit_test(test_long_line),
 		cmocka_unit_test(test_conflicts),
 		cmocka_unit_test(test_same_paths),
