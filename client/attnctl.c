@@ -8,6 +8,7 @@
  * What the daemon tells is printed as it comes, so that what it learns to tell needs no change
  * here: members of an object one a line, an array of objects as a table.
  */
+#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -282,7 +283,7 @@ static json_t *number_list(const char *text)
 	for (; *text; text = *end ? end + 1 : end) {
 		errno = 0;
 		json_array_append_new(list, json_integer((json_int_t)strtoull(text, &end, 10)));
-		if (end == text || errno || (*end && *end != ',') || !strcmp(end, ",")) {
+		if (!isdigit((unsigned char)*text) || errno || (*end && *end != ',') || !strcmp(end, ",")) {
 			json_decref(list);
 			return NULL;
 		}
@@ -323,8 +324,8 @@ static const char *add_argument(json_t *request, char *word)
 		item = *value && !*end && !errno ? json_integer(n) : NULL;
 	else if (strchr(word, '-') && *value && !*end && !errno) /* a limit */
 		item = json_integer(n);
-	else
-		item = json_string(value);
+	else if (!(item = json_string(value)))
+		return "is not UTF-8";
 	if (!item)
 		return !strcmp(word, "tokens") ? "takes numbers separated by commas" : "takes a whole number";
 	return json_object_set_new(request, name, item) ? "is not UTF-8" : NULL;
@@ -342,7 +343,7 @@ static int print_answer(const struct ctl *c, const char *command, const json_t *
 	} else {
 		print_reply(reply, command, c->text);
 	}
-	return fflush(stdout) || error ? CTL_ERROR : EXIT_SUCCESS;
+	return error ? CTL_ERROR : EXIT_SUCCESS;
 }
 
 static int ask_daemon(const struct ctl *c, const char *command, char **words)
@@ -383,8 +384,7 @@ static int run(const struct ctl *c, const char *command, char **words)
 	for (i = 0; i < sizeof(commands) / sizeof(commands[0]) && strcmp(commands[i].name, command); i++)
 		;
 	if (i == sizeof(commands) / sizeof(commands[0])) {
-		fprintf(stderr, "attnctl: \"%s\" is no command\n", command);
-		print_help(stderr);
+		fprintf(stderr, "attnctl: \"%s\" is no command (--help lists them)\n", command);
 		return CTL_USAGE;
 	}
 	how = commands[i].who;
@@ -490,6 +490,15 @@ static bool options_fit(const bool given[128], const char *command)
 	return true;
 }
 
+/* What was printed has to have arrived. */
+static int finish(int r)
+{
+	if (!fflush(stdout) && !ferror(stdout))
+		return r;
+	fputs("attnctl: standard output could not be written\n", stderr);
+	return r ? r : CTL_ERROR;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
@@ -504,11 +513,11 @@ int main(int argc, char **argv)
 	while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
 		if (option == 'h') {
 			print_help(stdout);
-			return EXIT_SUCCESS;
+			return finish(EXIT_SUCCESS);
 		}
 		if (option == 'v') {
 			puts("attnctl " ATTND_VERSION);
-			return EXIT_SUCCESS;
+			return finish(EXIT_SUCCESS);
 		}
 		if (!given_once(given, option) || !set_option(&c, option))
 			return CTL_USAGE;
@@ -516,7 +525,7 @@ int main(int argc, char **argv)
 	if (argc > optind && !options_fit(given, argv[optind]))
 		return CTL_USAGE;
 	if (argc > optind)
-		return run(&c, argv[optind], argv + optind + 1);
+		return finish(run(&c, argv[optind], argv + optind + 1));
 	print_help(stderr);
 	return CTL_USAGE;
 }

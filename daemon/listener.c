@@ -85,7 +85,7 @@ static int locked_by_another(const struct listener *l, int fd)
 
 	pid[n > 0 ? n : 0] = '\0';
 	pid[strcspn(pid, "\n")] = '\0';
-	log_err("another daemon%s%s serves %s", *pid ? ", pid " : "", pid, l->cfg->socket);
+	log_err("another daemon%s%s serves %s (socket)", *pid ? ", pid " : "", pid, l->cfg->socket);
 	return -EADDRINUSE;
 }
 
@@ -131,8 +131,11 @@ static int lock_instance(struct listener *l)
 	do
 		r = try_lock(l, path);
 	while (r == -EAGAIN);
-	if (r && r != -EADDRINUSE)
-		log_err("%s: %s", path, strerror(-r));
+	if (r == -ENOENT || r == -EACCES)
+		log_err("socket: cannot make %s: %s: its directory must exist and be this user's to write in", path,
+			strerror(-r));
+	else if (r && r != -EADDRINUSE)
+		log_err("socket: cannot make %s: %s", path, strerror(-r));
 	return r;
 }
 

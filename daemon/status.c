@@ -15,10 +15,13 @@
 
 static json_t *config_json(const struct config *cfg)
 {
-	return json_pack("{s:I s:I s:I s:I s:I s:s}", "pool_bytes", (json_int_t)cfg->pool_size, "arena_max_bytes",
+	static const char *const hugepages[] = {"auto", "off", "require"};
+
+	return json_pack("{s:I s:I s:I s:I s:I s:s s:s}", "pool_bytes", (json_int_t)cfg->pool_size, "arena_max_bytes",
 			 (json_int_t)cfg->arena_max, "max_sessions", (json_int_t)cfg->max_sessions,
 			 "max_sessions_per_uid", (json_int_t)cfg->max_sessions_per_uid, "max_segment_mb",
-			 (json_int_t)cfg->max_segment_mb, "share_group", cfg->share_group);
+			 (json_int_t)cfg->max_segment_mb, "share_group", cfg->share_group, "hugepages",
+			 hugepages[cfg->hugepages]);
 }
 
 static json_t *status_json(const struct control *ctl)

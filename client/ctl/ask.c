@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -16,10 +17,18 @@
 #define REPLY_MAX (64 * 1024 * 1024)
 #define WAIT_S	  15
 
-static int connect_to(const char *path)
+/* What connect said; a file of another kind refuses as a dead daemon's socket does. */
+static int why_not(int error, const char *path)
+{
+	struct stat st;
+
+	return error == ECONNREFUSED && stat(path, &st) == 0 && !S_ISSOCK(st.st_mode) ? -ENOTSOCK : -error;
+}
+
+static int connect_to(const char *path, int wait_s)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	struct timeval wait = {.tv_sec = WAIT_S};
+	struct timeval wait = {.tv_sec = wait_s};
 	int fd, r;
 
 	if (strlen(path) >= sizeof(address.sun_path))
@@ -31,7 +40,7 @@ static int connect_to(const char *path)
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
 	if (connect(fd, (const struct sockaddr *)&address, sizeof(address))) {
-		r = -errno;
+		r = why_not(errno, path);
 		close(fd);
 		return r;
 	}
@@ -39,40 +48,41 @@ static int connect_to(const char *path)
 }
 
 /* The administrators' socket beside `path`, or `path` itself. */
-static int connect_beside(const char *path)
+static int connect_beside(const char *path, int wait_s)
 {
 	char admin[sizeof(((struct sockaddr_un *)0)->sun_path) + 8];
 	int fd;
 
 	snprintf(admin, sizeof(admin), "%s.admin", path);
-	fd = connect_to(admin);
-	return fd == -ENOENT || fd == -ENAMETOOLONG ? connect_to(path) : fd;
+	fd = connect_to(admin, wait_s);
+	return fd == -ENOENT || fd == -ENAMETOOLONG ? connect_to(path, wait_s) : fd;
 }
 
 /* The first place where there is a socket. ret_path: the last one tried. */
-static int connect_anywhere(const char *given, char *ret_path, size_t size)
+static int connect_anywhere(const struct ctl *c, char *ret_path, size_t size)
 {
-	const char *env = getenv("ATTND_SOCKET"), *dir = getenv("XDG_RUNTIME_DIR");
+	const int wait_s = c->wait_s ? c->wait_s : WAIT_S;
+	const char *given = c->socket, *env = getenv("ATTND_SOCKET"), *dir = getenv("XDG_RUNTIME_DIR");
 	int fd = -ENOENT;
 
 	if (!given && env && *env)
 		given = env;
 	if (given) {
 		snprintf(ret_path, size, "%s", given);
-		return connect_beside(given);
+		return connect_beside(given, wait_s);
 	}
 	if (dir && *dir) {
 		snprintf(ret_path, size, "%s/attnd.sock", dir);
-		fd = connect_beside(ret_path);
+		fd = connect_beside(ret_path, wait_s);
 	}
 	if (fd == -ENOENT) {
 		snprintf(ret_path, size, "/run/attnd/attnd.sock");
-		fd = connect_beside(ret_path);
+		fd = connect_beside(ret_path, wait_s);
 	}
 	return fd;
 }
 
-static int complain(int error, const char *path)
+int ctl_complain(int error, const char *path)
 {
 	switch (error) {
 	case -EACCES:
@@ -83,10 +93,14 @@ static int complain(int error, const char *path)
 			path);
 		return CTL_DENIED;
 	case -ENOENT:
+	case -ENOTDIR:
 		fprintf(stderr, "attnctl: no daemon at %s\n", path);
 		return CTL_NO_DAEMON;
 	case -ECONNREFUSED:
 		fprintf(stderr, "attnctl: no daemon at %s: the socket is what a killed one left\n", path);
+		return CTL_NO_DAEMON;
+	case -ENOTSOCK:
+		fprintf(stderr, "attnctl: no daemon at %s: that is not a socket\n", path);
 		return CTL_NO_DAEMON;
 	case -ECONNRESET:
 	case -EPIPE:
@@ -183,7 +197,7 @@ static json_t *ask(int fd, const json_t *request, int *ret_error)
 
 json_t *ctl_ask_quietly(const struct ctl *c, const json_t *request, int *ret_error, char *ret_path, size_t size)
 {
-	int fd = connect_anywhere(c->socket, ret_path, size);
+	int fd = connect_anywhere(c, ret_path, size);
 	json_t *reply;
 
 	if (fd < 0) {
@@ -202,7 +216,7 @@ json_t *ctl_ask(const struct ctl *c, const json_t *request, int *ret_exit)
 	json_t *reply = ctl_ask_quietly(c, request, &error, path, sizeof(path));
 
 	if (!reply)
-		*ret_exit = complain(error, path);
+		*ret_exit = ctl_complain(error, path);
 	return reply;
 }
 

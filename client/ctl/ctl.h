@@ -18,6 +18,7 @@ struct ctl {
 	const char *socket; /* NULL: look for it */
 	const char *root;   /* of /sys and /proc; "": this machine's */
 	bool json, text, once, follow;
+	int wait_s;	 /* for an answer; 0: longer than the daemon takes to say that its leader gives none */
 	double interval; /* seconds */
 	double stream;	 /* GB/s; 0: unknown; negative: measure */
 };
@@ -27,6 +28,9 @@ json_t *ctl_ask(const struct ctl *c, const json_t *request, int *ret_exit);
 
 /** The same without a word on stderr; NULL: *ret_error is a negative errno, `path` where it was looked. */
 json_t *ctl_ask_quietly(const struct ctl *c, const json_t *request, int *ret_error, char *ret_path, size_t size);
+
+/** Say why there was no answer; the exit code. */
+int ctl_complain(int error, const char *path);
 
 /** 1234567 as "1.2 MiB". */
 void ctl_format_bytes(double bytes, char *buf, size_t size);

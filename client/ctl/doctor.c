@@ -128,9 +128,12 @@ static void check_daemon(struct doctor *d)
 	else if (error == -EACCES || error == -EPERM)
 		found(d, NOTE, "daemon", "run attnctl doctor as root, to see all of it",
 		      "the administrators' socket beside %s is not for you", path);
+	else if (error == -EAGAIN || error == -EIO)
+		found(d, WRONG, "daemon", "journalctl -u attnd says what it is at; systemctl restart attnd",
+		      "the daemon at %s does not answer", path);
 	else
 		found(d, WRONG, "daemon", "systemctl start attnd, then journalctl -u attnd says what is wrong",
-		      "no daemon answers at %s", path);
+		      "there is no daemon at %s", path);
 }
 
 static void check_socket(struct doctor *d)
@@ -182,7 +185,8 @@ static void check_pages(struct doctor *d)
 		return;
 	}
 	snprintf(advice, sizeof(advice),
-		 "vm.nr_hugepages = %.0f in /etc/sysctl.d/attnd.conf, sysctl --system, systemctl restart attnd",
+		 "%svm.nr_hugepages = %.0f in /etc/sysctl.d/attnd.conf, sysctl --system, systemctl restart attnd",
+		 strcmp(status_text(d, "config", "hugepages"), "off") ? "" : "hugepages = auto instead of off; ",
 		 bytes / (2 << 20) + 1);
 	if (!strcmp(backing, "hugetlb"))
 		found(d, OK, "huge pages", "", "the pool lies in huge pages");
@@ -217,9 +221,9 @@ static void check_numa(struct doctor *d)
 		      status_number(d, "pool", "pages_looked_at"));
 	else
 		found(d, OK, "NUMA", "", "%s",
-		      d->status ? nodes > 1 ? "the pool is spread over the nodes" : "one node"
-		      : *text	? text
-				: "one node");
+		      nodes > 1	 ? "the pool is spread over the nodes"
+		      : last > 0 ? "several nodes have memory"
+				 : "one node");
 	if (last > 0 && read_file(d, balancing, sizeof(balancing), "/proc/sys/kernel/numa_balancing") &&
 	    strcmp(balancing, "0"))
 		found(d, NOTE, "NUMA balancing",
@@ -389,7 +393,7 @@ static int print_checks(const struct doctor *d)
 		if (*advice)
 			printf("         %s\n", advice);
 	}
-	return fflush(stdout) || d->wrong ? CTL_ERROR : EXIT_SUCCESS;
+	return d->wrong ? CTL_ERROR : EXIT_SUCCESS;
 }
 
 int ctl_doctor(const struct ctl *c)

@@ -19,7 +19,7 @@
 
 #include "ctl.h"
 
-enum { WAIT_MS = 2000, MAX_TOPICS = 512 };
+enum { WAIT_MS = 10000, MAX_TOPICS = 512 };
 
 struct topic {
 	char name[200];
@@ -30,6 +30,7 @@ struct topic {
 struct reader {
 	const struct ctl *ctl;
 	void *zmq, *sub, *replay;
+	bool admin; /* else topics[0] has no name: of one's own realm the daemon tells, but not what is in it */
 	struct topic topics[MAX_TOPICS];
 	size_t num;
 };
@@ -76,6 +77,11 @@ static json_t *to_json(const msgpack_object *o)
 	}
 }
 
+static const char *name_of(const struct topic *t)
+{
+	return *t->name ? t->name : "kv";
+}
+
 static void print_text(const struct topic *t, uint64_t seq, double ts, const json_t *e)
 {
 	const json_t *hashes = json_object_get(e, "block_hashes"), *parent = json_object_get(e, "parent_block_hash"),
@@ -85,7 +91,7 @@ static void print_text(const struct topic *t, uint64_t seq, double ts, const jso
 	size_t i;
 
 	strftime(clock, sizeof(clock), "%H:%M:%S", localtime(&seconds));
-	printf("%s.%03d  %s  %" PRIu64 "  %s", clock, (int)((ts - (double)seconds) * 1000), t->name, seq,
+	printf("%s.%03d  %s  %" PRIu64 "  %s", clock, (int)((ts - (double)seconds) * 1000), name_of(t), seq,
 	       json_string_value(json_object_get(e, "type")));
 	if (json_is_integer(parent))
 		printf("  after %" JSON_INTEGER_FORMAT, json_integer_value(parent));
@@ -101,7 +107,7 @@ static void print_event(const struct reader *r, const struct topic *t, uint64_t 
 		print_text(t, seq, ts, e);
 		return;
 	}
-	line = json_pack("{s:s, s:I, s:f}", "topic", t->name, "seq", (json_int_t)seq, "ts", ts);
+	line = json_pack("{s:s, s:I, s:f}", "topic", name_of(t), "seq", (json_int_t)seq, "ts", ts);
 	json_object_update(line, (json_t *)(uintptr_t)e);
 	json_dumpf(line, stdout, JSON_COMPACT);
 	putchar('\n');
@@ -141,14 +147,15 @@ static struct topic *topic_get(struct reader *r, const char *name, size_t n)
 	return &r->topics[r->num++];
 }
 
-static void find_topics(struct reader *r)
+static int find_topics(struct reader *r)
 {
 	json_t *request = json_pack("{s:s}", "command", "caches"), *reply, *c;
-	char path[256], name[200];
-	int error = 0;
+	int e = EXIT_SUCCESS;
+	char name[200];
 	size_t i;
 
-	reply = ctl_ask_quietly(r->ctl, request, &error, path, sizeof(path));
+	reply = r->admin ? ctl_ask(r->ctl, request, &e) : NULL;
+	r->num = !r->admin;
 	json_array_foreach(json_object_get(reply, "caches"), i, c)
 	{
 		const char *realm = json_string_value(json_object_get(c, "realm")),
@@ -161,6 +168,7 @@ static void find_topics(struct reader *r)
 	}
 	json_decref(reply);
 	json_decref(request);
+	return e;
 }
 
 /* ---- Messages ---- */
@@ -222,10 +230,13 @@ static bool replay(struct reader *r, struct topic *t, uint64_t start)
 /* A live batch; what was missed before it is asked for. */
 static void on_batch(struct reader *r, zmq_msg_t *msg)
 {
-	struct topic *t = topic_get(r, zmq_msg_data(msg), zmq_msg_size(msg));
+	struct topic *t;
 	uint64_t seq;
 	bool more;
 
+	if (r->num && !*r->topics[0].name && zmq_msg_size(msg) < sizeof(r->topics[0].name))
+		memcpy(r->topics[0].name, zmq_msg_data(msg), zmq_msg_size(msg));
+	t = topic_get(r, zmq_msg_data(msg), zmq_msg_size(msg));
 	if (receive(r->sub, msg, &more) < 0 || !more)
 		return;
 	seq = number_of(msg);
@@ -273,22 +284,46 @@ static int connect_socket(struct reader *r, int type, const char *path, const ch
 	return zmq_connect(*ret, address) ? -errno : 0;
 }
 
-/* The daemon tells where, if it may; else beside the socket. False: there are no events. */
-static bool find_path(const struct reader *r, char *ret, size_t size)
+/* The daemon tells where, if it may; else beside the socket. The exit code; the reason is printed. */
+static int find_path(struct reader *r, char *ret, size_t size)
 {
 	json_t *request = json_pack("{s:s}", "command", "status"), *reply;
+	const char *events, *why;
 	char path[256];
-	const char *events;
-	int error = 0;
+	int error = 0, e = EXIT_SUCCESS;
 
 	reply = ctl_ask_quietly(r->ctl, request, &error, path, sizeof(path));
-	events = json_string_value(json_object_get(reply, "events_socket"));
-	snprintf(ret, size, "%s%s", events ? events : path, events ? "" : ".events");
-	if (events && !strcmp(events, "none"))
-		*ret = 0;
-	json_decref(reply);
 	json_decref(request);
-	return *ret;
+	events = json_string_value(json_object_get(reply, "events_socket"));
+	why = json_string_value(json_object_get(reply, "error"));
+	r->admin = events;
+	snprintf(ret, size, "%s%s", events ? events : path, events ? "" : ".events");
+	if (events && !strcmp(events, "none")) {
+		fprintf(stderr,
+			"attnctl: the daemon tells no events: events-socket = none, or the socket's path leaves "
+			"no room for the names beside it\n");
+		e = CTL_ERROR;
+	} else if (reply && !events) {
+		fprintf(stderr, "attnctl: %s\n", why ? why : "the daemon does not say where its events are");
+		e = CTL_ERROR;
+	} else if (!reply && error != -EACCES && error != -EPERM && error != -EPROTOTYPE) {
+		e = ctl_complain(error, path);
+	}
+	json_decref(reply);
+	return e;
+}
+
+/* What there is, topic after topic. */
+static int show_state(struct reader *r)
+{
+	for (size_t i = 0; i < r->num; i++)
+		if (!replay(r, &r->topics[i], 0))
+			return -ETIMEDOUT;
+	if (!r->admin && !r->topics[0].known && !r->ctl->follow)
+		fputs("attnctl: nothing of yours is cached, or it is in several caches: those are listed for "
+		      "administrators only, and --follow shows what changes in them\n",
+		      stderr);
+	return 0;
 }
 
 int ctl_events(const struct ctl *c)
@@ -296,15 +331,14 @@ int ctl_events(const struct ctl *c)
 	static struct reader r;
 	char path[280], admin[300];
 	bool all;
-	int e;
+	int code, e;
 
 	r.ctl = c;
-	if (!find_path(&r, path, sizeof(path))) {
-		fprintf(stderr, "attnctl: the daemon tells no events (events-socket = none)\n");
-		return CTL_ERROR;
-	}
+	code = find_path(&r, path, sizeof(path));
+	if (code)
+		return code;
 	snprintf(admin, sizeof(admin), "%s.admin", path);
-	all = access(admin, W_OK) == 0;
+	all = r.admin && access(admin, W_OK) == 0;
 	if (!all && access(path, W_OK)) {
 		fprintf(stderr, "attnctl: %s: %s\n", path, strerror(errno));
 		return errno == EACCES ? CTL_DENIED : CTL_NO_DAEMON;
@@ -313,19 +347,18 @@ int ctl_events(const struct ctl *c)
 	e = r.zmq ? connect_socket(&r, ZMQ_SUB, all ? admin : path, "", &r.sub) : -errno;
 	if (e == 0)
 		e = connect_socket(&r, ZMQ_DEALER, all ? admin : path, ".replay", &r.replay);
-	if (e == 0) {
-		find_topics(&r);
-		for (size_t i = 0; i < r.num && e == 0; i++)
-			e = replay(&r, &r.topics[i], 0) ? 0 : -ETIMEDOUT;
-	}
+	if (e == 0)
+		code = find_topics(&r);
+	if (e == 0 && code == 0)
+		e = show_state(&r);
 	if (e)
 		fprintf(stderr, "attnctl: %s: %s\n", path, strerror(-e));
-	e = e ? CTL_ERROR : c->follow ? follow(&r) : EXIT_SUCCESS;
+	code = e ? CTL_ERROR : code ? code : c->follow ? follow(&r) : EXIT_SUCCESS;
 	if (r.sub)
 		zmq_close(r.sub);
 	if (r.replay)
 		zmq_close(r.replay);
 	if (r.zmq)
 		zmq_ctx_term(r.zmq);
-	return e;
+	return code;
 }

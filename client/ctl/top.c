@@ -9,6 +9,7 @@
 #include <curses.h>
 #include <errno.h>
 #include <locale.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@
 #include "ctl.h"
 #include "rates.h"
 
-enum { LINES_MAX = 512, COLUMNS_MAX = 80 };
+enum { LINES_MAX = 512, COLUMNS_MAX = 80, LIVE_WAIT_S = 2 };
 
 /* ---- Lines ---- */
 
@@ -257,7 +258,6 @@ int ctl_stat(const struct ctl *c)
 	if (c->json) {
 		json_dumpf(rates, stdout, JSON_INDENT(2));
 		putchar('\n');
-		r = fflush(stdout) ? CTL_ERROR : EXIT_SUCCESS;
 	} else {
 		r = print(c, rates);
 	}
@@ -296,14 +296,22 @@ static int plain(const struct ctl *c, json_t *old, double stream)
 	return r;
 }
 
-/* `lost`: where there is no daemon any more, or NULL. What it told last stays in view. */
+/* As q does, at once: the daemon may be a while in answering. (ncurses' own handlers do the same.) */
+static void on_interrupt(int number_)
+{
+	(void)number_;
+	endwin();
+	_exit(EXIT_SUCCESS);
+}
+
+/* `lost`: where no daemon answers, or NULL. What it told last stays in view. */
 static void draw(const json_t *rates, const char *lost)
 {
 	static struct page p;
 
 	fill_page(&p, rates);
 	if (lost)
-		snprintf(p.line[0], sizeof(p.line[0]), "no daemon at %.40s: trying again; q ends", lost);
+		snprintf(p.line[0], sizeof(p.line[0]), "no answer at %.40s: trying again; q ends", lost);
 	erase();
 	for (int i = 0; i < p.n && i < LINES; i++) {
 		/* The line above a table is its heading. */
@@ -322,16 +330,19 @@ static void draw(const json_t *rates, const char *lost)
 static int live(const struct ctl *c, json_t *old, double stream)
 {
 	json_t *rates = rates_between(NULL, old, stream), *request = json_pack("{s:s}", "command", "stat");
+	struct ctl quick = *c;
 	char path[200];
 
+	quick.wait_s = LIVE_WAIT_S;
 	setlocale(LC_ALL, "");
 	initscr();
-	raw(); /* ^C must leave the terminal as it was */
+	signal(SIGINT, on_interrupt);
+	cbreak();
 	noecho();
 	curs_set(0);
 	timeout((int)(c->interval * 1000));
 	draw(rates, NULL);
-	for (int key = getch(); key != 'q' && key != 3; key = getch()) {
+	for (int key = getch(); key != 'q'; key = getch()) {
 		json_t *reply, *now;
 		int error = 0;
 
@@ -339,7 +350,7 @@ static int live(const struct ctl *c, json_t *old, double stream)
 			draw(rates, NULL);
 			continue;
 		}
-		reply = ctl_ask_quietly(c, request, &error, path, sizeof(path));
+		reply = ctl_ask_quietly(&quick, request, &error, path, sizeof(path));
 		now = json_incref(json_object_get(reply, "stat"));
 		json_decref(reply);
 		if (!now) { /* it is being started again, perhaps */

@@ -360,7 +360,7 @@ static void test_missing_directory(void **state)
 	snprintf(flag, sizeof(flag), "--socket=%s/a/b/s", deep);
 	START(&p, "--config=/dev/null", flag);
 	assert_int_equal(wait_exit(&p), 1);
-	assert_logged(&p, "/a/b/s.lock");
+	assert_logged(&p, "/a/b/s.lock: No such file or directory: its directory must exist");
 	close(p.log);
 }
 
@@ -667,6 +667,11 @@ static void test_attnctl(void **state)
 	assert_attnctl("--version #%s", false, 0, "attnctl 0.");
 	assert_attnctl("#%s", false, 2, "usage:");
 	assert_attnctl("--socket %s nonsense", false, 2, "nonsense");
+	assert_attnctl("--socket %s nonsense", false, 2, "--help");
+	assert_attnctl("--help >/dev/full #%s", false, 1, "could not be written");
+	assert_attnctl("--socket /etc/passwd status #%s", false, 3, "that is not a socket");
+	assert_attnctl("--socket %s/x status", false, 3, "no daemon at");
+	assert_attnctl("--socket %s flush cache=$(printf '\\377')", false, 2, "flush cache is not UTF-8");
 	assert_attnctl("--socket %s status --once", false, 2, "--once is for top, not for status");
 	assert_attnctl("--socket %s status --stream 1", false, 2, "--stream is for top, stat, not for status");
 	assert_attnctl("--socket %s --socket x status", false, 2, "--socket is given twice");
@@ -682,6 +687,7 @@ static void test_attnctl(void **state)
 	assert_attnctl("--socket %s evict blocks=", false, 2, "evict blocks takes a whole number");
 	assert_attnctl("--socket %s pin text=a tokens=1", false, 2, "text and tokens are one");
 	assert_attnctl("--socket %s pin tokens=1,", false, 2, "pin tokens takes numbers separated by commas");
+	assert_attnctl("--socket %s pin tokens=-1", false, 2, "pin tokens takes numbers separated by commas");
 	assert_attnctl("--socket %s flush cahce=a", false, 1, "flush takes no cahce: there are cache");
 	assert_attnctl("--socket %s doctor --root /no/such", false, 2, "--root: /no/such: No such file");
 	assert_attnctl("--socket %s doctor now", false, 2, "doctor takes no arguments");
@@ -692,6 +698,8 @@ static void test_attnctl(void **state)
 	unsetenv("ATTND_SOCKET");
 	assert_end(&p, SIGKILL, -SIGKILL);
 	assert_attnctl("--socket %s status", false, 3, "attnctl: ");
+	assert_attnctl("--socket %s events", false, 3, "what a killed one left");
+	assert_attnctl("--socket %s events --follow", false, 3, "what a killed one left");
 	unlink(admin_path);
 	unlink(socket_path);
 }

@@ -524,6 +524,44 @@ static void test_attnctl(void **state)
 	attnd_disconnect(a);
 }
 
+/* Who is no administrator sees the state, too, and is told when there is none to see. */
+static void test_attnctl_as_user(void **state)
+{
+	const char *const args[] = {"--pool-size", "16M",	    "--hugepages", "off", "--socket-mode",
+				    "0666",	   "--share-group", "all",	   NULL};
+	char command[300], line[4096];
+	struct daemon d;
+	struct toy t;
+	attnd_t *a;
+	FILE *f;
+
+	(void)state;
+	if (geteuid())
+		skip();
+	assert_int_equal(daemon_start(&d, args), 0);
+	assert_int_equal(chmod(d.dir, 0755), 0);
+	snprintf(command, sizeof(command),
+		 "setpriv --reuid %d --regid %d --clear-groups %s/attnctl --socket %s events 2>&1", OTHER_UID,
+		 OTHER_UID, getenv("BUILD"), d.socket);
+	for (int cached = 0; cached < 2; cached++) {
+		size_t n = 0;
+
+		if (cached) {
+			a = daemon_connect(&d);
+			assert_int_equal(toy_open(&t, a, 1), 0);
+			cache_prompt(&t, 1, 1);
+		}
+		f = popen(command, "re");
+		n = fread(line, 1, sizeof(line) - 1, f);
+		line[n] = 0;
+		assert_int_equal(pclose(f), 0);
+		if (!strstr(line, cached ? "  BlockStored  " : "nothing of yours is cached"))
+			fail_msg("cached %d: %s", cached, line);
+	}
+	attnd_disconnect(a);
+	daemon_clean(&d);
+}
+
 static bool listens(const char *path)
 {
 	struct sockaddr_un at = {.sun_family = AF_UNIX};
@@ -565,8 +603,13 @@ static void test_two_daemons(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_live),	    cmocka_unit_test(test_replay), cmocka_unit_test(test_rights),
-		cmocka_unit_test(test_reload),	    cmocka_unit_test(test_rude),   cmocka_unit_test(test_attnctl),
+		cmocka_unit_test(test_live),
+		cmocka_unit_test(test_replay),
+		cmocka_unit_test(test_rights),
+		cmocka_unit_test(test_reload),
+		cmocka_unit_test(test_rude),
+		cmocka_unit_test(test_attnctl),
+		cmocka_unit_test(test_attnctl_as_user),
 		cmocka_unit_test(test_two_daemons),
 	};
 

@@ -227,6 +227,8 @@ static void test_share(void **state)
 	assert_int_equal((int64_t)grown(before, after, "pool.blocks_moved"), 0);
 	assert_int_equal(daemon_number(&daemon_, "pool.blocks_moved"), number(after, "pool.blocks_moved"));
 	assert_int_equal(attnctl("metrics"), 0);
+	assert_int_equal(attnctl("metrics 2>/dev/null >/dev/full"), 1);
+	assert_int_equal(attnctl("metrics"), 0);
 	assert_non_null(strstr(text, "\nattnd_moved_blocks_total "));
 	json_decref(daemon_json(&daemon_, "set cache-shares="));
 	json_decref(before);
@@ -422,6 +424,40 @@ static void test_top_live(void **state)
 	daemon_clean(&d);
 }
 
+/* It stands still: ^C ends all the same, q within what it waits for an answer. */
+static void test_top_frozen(void **state)
+{
+	const char keys[] = {'q', 3};
+	struct winsize size = {.ws_row = 24, .ws_col = 80};
+	char program[300];
+	int fd, status;
+
+	(void)state;
+	snprintf(program, sizeof(program), "%s/attnctl", getenv("BUILD"));
+	for (size_t i = 0; i < sizeof(keys); i++) {
+		pid_t pid = forkpty(&fd, NULL, NULL, &size);
+
+		if (pid == 0) {
+			setenv("TERM", "xterm", 1);
+			execl(program, program, "--socket", daemon_.socket, "top", "--interval", "0.1", "--stream",
+			      "0", NULL);
+			_exit(127);
+		}
+		assert_true(pid > 0);
+		assert_true(shows(fd, "attnd up"));
+		assert_int_equal(daemon_freeze(&daemon_), 0);
+		assert_true(shows(fd, "trying"));
+		assert_int_equal(write(fd, &keys[i], 1), 1);
+		assert_true(shows(fd, "\033[?1049l"));
+		daemon_thaw(&daemon_);
+		while (read(fd, text, sizeof(text)) > 0)
+			;
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_int_equal(status, 0);
+		close(fd);
+	}
+}
+
 static void put(const char *root, const char *path, const char *content)
 {
 	char full[400], command[500];
@@ -450,6 +486,7 @@ static void test_doctor(void **state)
 	put(root, "/proc/cpuinfo", "flags : fpu\n");
 	snprintf(words, sizeof(words), "doctor --root %s", root);
 	assert_int_equal(attnctl(words), 1);
+	assert_non_null(strstr(text, "hugepages = auto instead of off; vm.nr_hugepages ="));
 	assert_non_null(strstr(text, "wrong  MemoryMax: 1.0 GiB of /system.slice/attnd.service"));
 	assert_non_null(strstr(text, "MemoryMax="));
 	put(root, "/sys/fs/cgroup/system.slice/attnd.service/memory.max", "max\n");
@@ -470,7 +507,7 @@ int main(void)
 		cmocka_unit_test(test_counts),	    cmocka_unit_test(test_evictions), cmocka_unit_test(test_share),
 		cmocka_unit_test(test_cardinality), cmocka_unit_test(test_text),      cmocka_unit_test(test_http),
 		cmocka_unit_test(test_http_rude),   cmocka_unit_test(test_top),	      cmocka_unit_test(test_top_live),
-		cmocka_unit_test(test_doctor),
+		cmocka_unit_test(test_top_frozen),  cmocka_unit_test(test_doctor),
 	};
 
 	return cmocka_run_group_tests(tests, test_start, test_end);
