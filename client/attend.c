@@ -22,7 +22,9 @@ static void last_done(struct attnd *a, struct cl_job *j)
 static int put_buffer(struct attnd *a, const void *p, bool optional, enum attnd_wire_field field, uint64_t *ret)
 {
 	*ret = p ? cl_arena_offset(a, p) : ATTND_OFFSET_NONE;
-	return *ret == ATTND_OFFSET_NONE && (p || !optional) ? cl_fail(a, -EINVAL, field, 0) : 0;
+	if (*ret != ATTND_OFFSET_NONE || (!p && optional))
+		return 0;
+	return cl_fail_field(a, -EINVAL, field, p ? "not memory of this connection's attnd_alloc" : "it is missing");
 }
 
 static int put_buffers(struct attnd *a, const struct attnd_attend *job, struct attnd_sqe *e)

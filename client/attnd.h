@@ -17,7 +17,14 @@
  *
  * Conventions. Functions return 0 or a negative errno and leave `ret_*` untouched on failure;
  * attnd_strerror says which field was wrong and what its limit is. The library never logs and
- * never aborts. Every call that waits has a deadline.
+ * never aborts. Every call that waits has a deadline. What a call is given stays the caller's and is
+ * not looked at after it has returned, but for the buffers of jobs, `ret_*` of the _async forms and
+ * attnd_kv.data: those are the daemon's until the job has completed.
+ *
+ * Any call may answer -EINVAL (a field out of its limits), -EFAULT (memory that is not as a whole in
+ * the arena), -EAGAIN (the queue is full), -ENOMEM, -ENOENT (no such cache, namespace, parameter set),
+ * -ETIMEDOUT, -ECANCELED, -ECONNRESET, -ECONNREFUSED, -ECHILD and -ESHUTDOWN (after attnd_shutdown);
+ * comments name what a call has beside these, or means by them.
  *
  * Thread safety: a connection is used by one thread at a time; different connections are
  * independent. Sessions of one engine (attnd_connect_options.engine_id) share sequences, so that
@@ -73,7 +80,7 @@ enum attnd_layout {
 
 struct attnd_connect_options {
 	const char *socket;  /* NULL: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock, else /run/attnd/attnd.sock */
-	const char *name;    /* up to 31 bytes, shown by attnctl; NULL: the program's name */
+	const char *name;    /* shown by attnctl, its first 31 bytes; NULL: the program's name */
 	uint64_t timeout_us; /* of connecting, of each reconnection and of a segment's registration; 0: 5 s */
 	uint32_t queue_entries;	  /* jobs that may be in flight, a power of two 8..4096; 0: 256 */
 	const uint8_t *engine_id; /* 16 bytes; NULL: an engine of its own */
@@ -84,10 +91,10 @@ struct attnd_connect_options {
 };
 
 /**
- * Connect to a daemon. options may be NULL. Errors: -ENOENT or -ECONNREFUSED (no daemon),
- * -EACCES (not allowed), -EPROTO (another ABI major), -ETIMEDOUT, -EEXIST or -ENOENT (engine),
- * -EMFILE (too many sessions), -ENOMEM. With an error `ret` is untouched and
- * attnd_strerror(NULL, error) has the text of this thread's last failed connect.
+ * Connect to a daemon. options may be NULL. Errors: -EINVAL (an option), -ENOENT or -ECONNREFUSED (no
+ * daemon), -EPROTOTYPE (the administrators' socket), -EACCES (not allowed), -EPROTO (another ABI
+ * major), -ETIMEDOUT, -EEXIST or -ENOENT (engine), -EMFILE (too many sessions), -ENOMEM. With an error
+ * `ret` is untouched and attnd_strerror(NULL, error) has the text of this thread's last failed connect.
  */
 int attnd_connect(attnd_t **ret, const struct attnd_connect_options *options);
 
@@ -120,7 +127,10 @@ int attnd_daemon_pid(const attnd_t *a);
 /** 16 random bytes for engine_id, from the kernel. */
 int attnd_engine_id(uint8_t ret_id[16]);
 
-/** The text of `error`, with the field and limit of the last failure of this connection if it was that error. */
+/**
+ * The text of `error`, with the field and limit of the last failure of this connection if it was that error. Never
+ * NULL; it lasts until the next attnd_strerror of this connection (a NULL: of this thread).
+ */
 const char *attnd_strerror(const attnd_t *a, int error);
 
 /**
@@ -138,14 +148,15 @@ int attnd_ping(attnd_t *a, uint64_t deadline_us);
 
 /**
  * Allocate in the arena; 64-byte aligned, not zeroed. Segments are made and registered as needed
- * (up to 16, doubling). -ENOMEM, -ENOSPC (the daemon's arena-max or its segment limit).
+ * (up to 16, doubling). -EINVAL (0 bytes), -ENOMEM, -ENOSPC (the daemon's arena-max or its segment limit),
+ * -EDQUOT (arena-max-per-session, arena-max-per-uid).
  */
 int attnd_alloc(attnd_t *a, size_t bytes, void **ret);
 
 /** Free; the memory is kept until the jobs submitted so far have completed. NULL is fine. */
 void attnd_free(attnd_t *a, void *p);
 
-/** Register a segment of this many bytes now, so that later attnd_alloc calls find room. */
+/** Register a segment of this many bytes now, so that later attnd_alloc calls find room. Errors: attnd_alloc's. */
 int attnd_reserve(attnd_t *a, size_t bytes);
 
 /** 1 if [p, p + bytes) lies in one segment of this connection's arena. */
@@ -162,7 +173,7 @@ struct attnd_cache_desc {
 	uint32_t num_kv_heads;	 /* 1..1024 */
 	uint32_t head_dim;	 /* of q and K, 1..576 */
 	uint32_t head_dim_v;	 /* of V and out, 1..576; 0: head_dim */
-	uint32_t block_size;	 /* tokens, a power of two 16..256; 0: the daemon's choice */
+	uint32_t block_size;	 /* tokens, a power of two 16..256 (bshd: 1..8, too); 0: the daemon's choice */
 	enum attnd_dtype kv_dtype;
 	enum attnd_scale_mode scale_mode;
 	enum attnd_layout layout;
@@ -203,7 +214,8 @@ struct attnd_namespace {
 
 /**
  * The id of a namespace in this engine (0 is the one without fields, always there). Requests of
- * different namespaces never share a token. -EACCES: this tenant is not allowed to the caller.
+ * different namespaces never share a token. At most 4096 bytes in all. -EACCES: this tenant is not
+ * allowed to the caller; -ENOSPC: too many namespaces.
  */
 int attnd_namespace(attnd_t *a, const struct attnd_namespace *ns, uint32_t *ret_id);
 
@@ -261,7 +273,8 @@ struct attnd_open_info {
  * Open sequence `key` (chosen by the engine, used once) on a prompt, in every cache of the engine:
  * answers the longest cached prefix, at most max_match (use num_tokens - 1 to keep one token to
  * compute; UINT64_MAX for no limit), any token. The smallest over the caches counts. Asking again
- * before the first plan row, by whatever session, gives the same answer.
+ * before the first plan row, by whatever session, gives the same answer. -EEXIST: the key is open and
+ * past its first plan row; -ENOSPC, -EDQUOT: too many sequences or tokens (max-sequences, max-tokens, ...).
  */
 int attnd_seq_open(attnd_t *a, uint64_t key, uint32_t ns, const uint64_t *tokens, uint64_t num_tokens,
 		   uint64_t max_match, struct attnd_open_info *ret);
@@ -312,13 +325,16 @@ struct attnd_wait_info {
 int attnd_seq_wait(attnd_t *a, uint64_t key, uint32_t ns, const uint64_t *tokens, uint64_t num_tokens,
 		   const struct attnd_wait_options *options, struct attnd_wait_info *ret);
 
-/** Open `new_key` with the first `length` tokens of `key` (parallel sampling, beams). Copies nothing. */
+/**
+ * Open `new_key` with the first `length` tokens of `key` (parallel sampling, beams). Copies nothing.
+ * -ENOENT: no `key`; -EEXIST: `new_key` is open; -ERANGE: `key` holds fewer; -ENOSPC, -EDQUOT as attnd_seq_open.
+ */
 int attnd_seq_fork(attnd_t *a, uint64_t key, uint64_t new_key, uint64_t length);
 
-/** Shorten to `length` tokens. */
+/** Shorten to `length` tokens. -ENOENT: not open; -ERANGE: it holds fewer. */
 int attnd_seq_trim(attnd_t *a, uint64_t key, uint64_t length);
 
-/** Close; what is published stays cached. Unpublished tokens are gone. */
+/** Close; what is published stays cached. Unpublished tokens are gone. -ENOENT: not open (of many: skipped). */
 int attnd_seq_close(attnd_t *a, uint64_t key);
 int attnd_seq_close_many(attnd_t *a, const uint64_t *keys, uint32_t num_keys);
 
@@ -357,7 +373,7 @@ struct attnd_row_status {
  * Make a plan under a tag of the caller's choosing (any number; a live plan of this tag ends).
  * Returns 0 with a status for each row in ret_status (may be NULL: then any refused row fails the
  * call with that row's error, and the plan is live all the same for the other rows).
- * Tokens and masks are copied. deadline_us 0: the default.
+ * Tokens and masks are copied. deadline_us 0: the default. -ENOSPC: too many live plans.
  */
 int attnd_plan(attnd_t *a, uint32_t tag, uint32_t cache, const struct attnd_row *rows, uint32_t num_rows,
 	       struct attnd_row_status *ret_status, uint64_t deadline_us);
@@ -368,7 +384,7 @@ int attnd_plan_async(attnd_t *a, uint32_t tag, uint32_t cache, const struct attn
 
 /**
  * Drop a plan without its last job; sequences keep the length they had. (One that was to be rolled
- * back in a pool without room for both is rolled back.)
+ * back in a pool without room for both is rolled back.) -ESTALE: no live plan of this tag.
  */
 int attnd_plan_end(attnd_t *a, uint32_t tag);
 
@@ -400,7 +416,8 @@ struct attnd_attend {
 
 /**
  * Submit a layer: decode wants plans whose rows have one token each, extend takes any. Returns at
- * once; wait with attnd_wait. -EAGAIN: the queue is full (complete some job first).
+ * once; wait with attnd_wait. -EAGAIN: the queue is full (complete some job first). -EINVAL here and
+ * the job's own status: a buffer that is not arena memory; -ESTALE, as its status: no live plan of this tag.
  */
 int attnd_decode(attnd_t *a, const struct attnd_attend *job, attnd_job_t *ret_job);
 int attnd_extend(attnd_t *a, const struct attnd_attend *job, attnd_job_t *ret_job);
@@ -529,7 +546,7 @@ int attnd_wait(attnd_t *a, attnd_job_t job, struct attnd_result *ret);
  */
 int attnd_next(attnd_t *a, struct attnd_result *ret, uint64_t timeout_us);
 
-/** Ask the daemon to give up a job; it completes with -ECANCELED unless it was done. */
+/** Ask the daemon to give up a job; it completes with -ECANCELED unless it was done. -ENOENT: no job in flight. */
 int attnd_cancel(attnd_t *a, attnd_job_t job);
 
 /* Asynchronous forms of the calls above; the answer comes by attnd_wait or attnd_next. */

@@ -91,6 +91,8 @@ static int set_options(struct attnd *a, const struct attnd_connect_options *o, c
 			return cl_fail_text(a, -errno, "owner_pidfd");
 	}
 	path = path ? path : o->socket;
+	if (path && !*path)
+		return cl_fail_text(a, -EINVAL, "socket: the path is empty");
 	a->path = path ? strdup(path) : default_path();
 	return a->path ? 0 : -ENOMEM;
 }

@@ -47,6 +47,8 @@ struct cl_error {
 
 /** Note a failure for attnd_strerror and pass its number on. */
 int cl_fail(struct attnd *a, int error, enum attnd_wire_field field, uint64_t limit);
+/** The same with words behind the field instead of a limit. */
+int cl_fail_field(struct attnd *a, int error, enum attnd_wire_field field, const char *text);
 /** The same with words instead of a field. */
 int cl_fail_text(struct attnd *a, int error, const char *text);
 /** Keep a failed connect's error for attnd_strerror(NULL) of this thread. */

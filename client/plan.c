@@ -165,6 +165,23 @@ static struct attnd_wire_row_status *put_rows(void *scratch, uint64_t offset, co
 	return status;
 }
 
+/* A row's status alone tells what it was about. */
+static uint16_t row_field(int status)
+{
+	switch (status) {
+	case -ENOENT:
+		return ATTND_FIELD_SEQUENCE;
+	case -ERANGE:
+		return ATTND_FIELD_ROW_START;
+	case -ENOMEM:
+		return ATTND_FIELD_BLOCKS;
+	case -EDQUOT:
+		return ATTND_FIELD_QUOTA;
+	default:
+		return ATTND_FIELD_ROWS;
+	}
+}
+
 static void plan_done(struct attnd *a, struct cl_job *j)
 {
 	struct attnd_row_status *ret = j->ret;
@@ -192,8 +209,10 @@ static void plan_done(struct attnd *a, struct cl_job *j)
 	free(p->tokens);
 	p->tokens = NULL;
 	plan_keep(a, p);
-	if (!ret)
+	if (!ret && refused) {
 		j->status = refused;
+		j->field = row_field(refused);
+	}
 }
 
 int cl_plan_build(struct attnd *a, struct cl_request *r, uint32_t tag, uint32_t cache, const struct attnd_row *rows,

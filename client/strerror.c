@@ -28,11 +28,16 @@ int cl_fail(struct attnd *a, int error, enum attnd_wire_field field, uint64_t li
 	return error;
 }
 
-int cl_fail_text(struct attnd *a, int error, const char *text)
+int cl_fail_field(struct attnd *a, int error, enum attnd_wire_field field, const char *text)
 {
-	cl_fail(a, error, ATTND_FIELD_NONE, 0);
+	cl_fail(a, error, field, 0);
 	snprintf(a->error->detail, sizeof(a->error->detail), "%s", text);
 	return error;
+}
+
+int cl_fail_text(struct attnd *a, int error, const char *text)
+{
+	return cl_fail_field(a, error, ATTND_FIELD_NONE, text);
 }
 
 void cl_error_keep(const struct cl_error *e)
@@ -49,7 +54,7 @@ static const char *meaning(int error)
 	case -ECHILD:
 		return "a forked child cannot use its parent's connection";
 	case -ESTALE:
-		return "a later plan has ended this one";
+		return "none is live: it ended, or a later plan ended it";
 	default:
 		return NULL;
 	}
@@ -76,8 +81,8 @@ static const char *describe(struct cl_error *e, int error)
 	}
 	if (e->field && e->field < ATTND_FIELDS)
 		used = append(e->text, sizeof(e->text), used, ": ", field_names[e->field]);
-	if (e->detail[0])
-		used = append(e->text, sizeof(e->text), used, ": ", e->detail);
+	if (e->detail[0] || more)
+		used = append(e->text, sizeof(e->text), used, ": ", e->detail[0] ? e->detail : more);
 	if (e->limit) {
 		snprintf(limit, sizeof(limit), "%" PRIu64 ")", e->limit);
 		append(e->text, sizeof(e->text), used, " (limit ", limit);

@@ -403,7 +403,7 @@ static struct answer op_plan_end(struct lead_session *ls, const struct attnd_sqe
 	struct plan *p = plan_find(ls->plans, sqe->plan.tag);
 
 	if (!p)
-		return ANSWER_BAD(ESTALE, PLAN, sqe->plan.tag);
+		return ANSWER_BAD(ESTALE, PLAN, 0);
 	plan_end(p);
 	return ANSWER_OK;
 }

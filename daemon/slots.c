@@ -159,7 +159,7 @@ struct answer slots_table(struct lead_session *ls, const struct attnd_wire_slots
 	if (!keys) {
 		t.plan = plan_find(ls->plans, w->plan);
 		if (!t.plan)
-			return ANSWER_BAD(ESTALE, PLAN, w->plan);
+			return ANSWER_BAD(ESTALE, PLAN, 0);
 		if (t.plan->cache_index != w->cache)
 			return ANSWER_BAD(EINVAL, CACHE, t.plan->cache_index);
 		if (t.plan->num_rows != w->num)

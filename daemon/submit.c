@@ -271,7 +271,7 @@ static struct answer build_job(struct job *j, struct lead_session *ls, const str
 	if (sqe->flags & ~ATTND_JOB_FLAGS)
 		return ANSWER_BAD(EINVAL, FLAGS, ATTND_JOB_FLAGS);
 	if (!p)
-		return ANSWER_BAD(ESTALE, PLAN, sqe->job.plan);
+		return ANSWER_BAD(ESTALE, PLAN, 0);
 	if (!pa)
 		return ANSWER_BAD(ENOENT, PARAMS, sqe->job.params);
 	if (pa->cache_index != p->cache_index)

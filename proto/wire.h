@@ -93,15 +93,15 @@ enum attnd_wire_layout {
 	X(ENGINE, "engine")                                                       \
 	X(ENGINE_ID, "engine id")                                                 \
 	X(CACHE, "cache")                                                         \
-	X(NAME, "cache name")                                                     \
+	X(NAME, "cache name (printable ASCII without /)")                         \
 	X(NUM_LAYERS, "num_layers")                                               \
-	X(NUM_HEADS, "num_heads")                                                 \
+	X(NUM_HEADS, "num_heads (a multiple of num_kv_heads)")                    \
 	X(NUM_KV_HEADS, "num_kv_heads")                                           \
 	X(HEAD_DIM, "head_dim")                                                   \
 	X(HEAD_DIM_V, "head_dim_v")                                               \
 	X(KV_DTYPE, "kv_dtype")                                                   \
 	X(SCALE_MODE, "scale_mode")                                               \
-	X(BLOCK_SIZE, "block_size")                                               \
+	X(BLOCK_SIZE, "block_size (a power of two)")                              \
 	X(LAYOUT, "layout")                                                       \
 	X(BLOCK_BYTES, "bytes of a block (more than a slab)")                     \
 	X(GRANT_TOKENS, "grant tokens")                                           \

@@ -67,7 +67,7 @@ static void bad_identities(void **state)
 	name[sizeof(name) - 1] = 0;
 	d.name = name;
 	assert_int_equal(attnd_cache_open(a, &d, 1, &info), -EINVAL);
-	assert_non_null(strstr(attnd_strerror(a, -EINVAL), "cache name (limit 64)"));
+	assert_non_null(strstr(attnd_strerror(a, -EINVAL), "cache name (printable ASCII without /) (limit 64)"));
 	d.name = NULL;
 	assert_int_equal(attnd_cache_open(a, &d, 1, &info), -EINVAL);
 	d = desc;
@@ -410,10 +410,12 @@ static void attend_names_its_buffers(void **state)
 	j.flags = 0;
 	j.out = outside;
 	assert_int_equal(attnd_decode(a, &j, &job), -EINVAL);
-	assert_string_equal(attnd_strerror(a, -EINVAL), "Invalid argument: out");
+	assert_string_equal(attnd_strerror(a, -EINVAL),
+			    "Invalid argument: out: not memory of this connection's attnd_alloc");
 	j.out = base;
 	j.q = NULL;
 	assert_int_equal(attnd_decode(a, &j, &job), -EINVAL);
+	assert_string_equal(attnd_strerror(a, -EINVAL), "Invalid argument: q: it is missing");
 	j.q = base;
 	j.v = NULL; /* fine: MLA */
 	assert_int_equal(attnd_decode(a, &j, &job), 0);

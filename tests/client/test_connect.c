@@ -39,6 +39,7 @@ static void no_daemon(void **state)
 	refused(&(struct attnd_connect_options){.socket = at.sun_path}, -ECONNREFUSED, at.sun_path);
 	close(fd);
 	unlink(at.sun_path);
+	refused(&(struct attnd_connect_options){.socket = ""}, -EINVAL, "socket: the path is empty");
 	memset(longer, 'x', sizeof(longer));
 	longer[sizeof(longer) - 1] = 0;
 	refused(&(struct attnd_connect_options){.socket = longer}, -ENAMETOOLONG, "x");

@@ -75,6 +75,7 @@ static void test_abandoned_plan(void **state)
 	/* Never ended: the sequence holds 20 tokens, not 50. */
 	struct attnd_row late = row_of(2, tokens, 21, 1);
 	assert_int_equal(toy_plan(&toy_, 3, &late, 1, NULL), -ERANGE);
+	assert_non_null(strstr(attnd_strerror(a_, -ERANGE), "row start"));
 	assert_int_equal(toy_plan(&toy_, 4, &rest, 1, NULL), 0);
 	assert_int_equal(toy_layer(&toy_, 2, &wrong, 1, 1), -ESTALE);
 	assert_int_equal(toy_layer(&toy_, 4, &rest, 1, 0), 0);
@@ -95,6 +96,8 @@ static void test_plan_end(void **state)
 	assert_int_equal(toy_layer(&toy_, 5, &row, 1, 0), 0);
 	assert_int_equal(attnd_plan_end(a_, 5), 0);
 	assert_int_equal(attnd_plan_end(a_, 5), -ESTALE);
+	assert_string_equal(strstr(attnd_strerror(a_, -ESTALE), "plan tag"),
+			    "plan tag: none is live: it ended, or a later plan ended it");
 	assert_int_equal(toy_layer(&toy_, 5, &row, 1, 1), -ESTALE);
 	struct attnd_row at1 = row_of(3, tokens, 1, 1);
 	assert_int_equal(toy_plan(&toy_, 6, &at1, 1, NULL), -ERANGE);
