@@ -166,19 +166,17 @@ static struct attnd_wire_row_status *put_rows(void *scratch, uint64_t offset, co
 }
 
 /* A row's status alone tells what it was about. */
-static uint16_t row_field(int status)
+static enum attnd_wire_field row_field(int status)
 {
 	switch (status) {
-	case -ENOENT:
-		return ATTND_FIELD_SEQUENCE;
 	case -ERANGE:
 		return ATTND_FIELD_ROW_START;
 	case -ENOMEM:
 		return ATTND_FIELD_BLOCKS;
 	case -EDQUOT:
 		return ATTND_FIELD_QUOTA;
-	default:
-		return ATTND_FIELD_ROWS;
+	default: /* not open, or twice in the plan */
+		return ATTND_FIELD_SEQUENCE;
 	}
 }
 
@@ -209,10 +207,12 @@ static void plan_done(struct attnd *a, struct cl_job *j)
 	free(p->tokens);
 	p->tokens = NULL;
 	plan_keep(a, p);
-	if (!ret && refused) {
+	if (!refused)
+		return;
+	j->field = (uint16_t)row_field(refused);
+	cl_fail(a, refused, j->field, 0); /* for who asks what a row's status means */
+	if (!ret)
 		j->status = refused;
-		j->field = row_field(refused);
-	}
 }
 
 int cl_plan_build(struct attnd *a, struct cl_request *r, uint32_t tag, uint32_t cache, const struct attnd_row *rows,

@@ -340,6 +340,12 @@ class Errors(unittest.TestCase):
             self.assertEqual(e.exception.__notes__, ["row 0 of the plan"])
             plan = m.cache.plan([(12345, [1], 0)], strict=False)
             self.assertEqual([i for i, _ in plan.refused()], [0])
+            self.assertRegex(str(plan.refused()[0][1]), "sequence key")
+            with a.sequence([1, 2]) as s:  # a call that raises leaves no plan, and no length, behind
+                with self.assertRaisesRegex(attnd.Invalid, "sequence key"):
+                    m.cache.plan([(s, [1]), (s, [2])])
+                self.assertEqual(s.length, 0)
+                m.cache.plan([(s, [1, 2])]).end()
             with self.assertRaises(attnd.Stale):
                 a.wait(m.layers[0].decode(77))
             with self.assertRaises(attnd.NotFound):
@@ -348,6 +354,16 @@ class Errors(unittest.TestCase):
             bad = attnd.Layer(m.params, 0, q=outside, k=outside, v=outside, out=outside)
             with self.assertRaises(attnd.Invalid):
                 bad.decode(plan)
+            q = m.buffers["q"]
+            with self.assertRaisesRegex(ValueError, r"k is \[tokens, 2, 32\], not \[200, 4, 32\]"):
+                attnd.Layer(m.params, 0, q=q, k=a.empty((200, 4, 32)))
+            with self.assertRaisesRegex(ValueError, "q is attnd.Array.* f16, .*, the parameter set has f32"):
+                attnd.Layer(m.params, 0, q=a.empty((200, 4, 32), "f16"))
+            with a.sequence(m.tokens) as s:
+                long = m.cache.plan([(s, np.arange(201))])
+                with self.assertRaisesRegex(ValueError, "201 tokens, the layer's arrays have room for 200"):
+                    m.layers[0].run(long)
+                long.end()
             with self.assertRaisesRegex(ValueError, "no dtype"):
                 m.cache.params(q_dtype="f64")
             with self.assertRaises(TypeError):

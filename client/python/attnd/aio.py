@@ -146,7 +146,7 @@ class Completions:
         assert plan.job is not None
         await self.wait(plan.job)
         plan.job = None
-        plan._accepted(strict)
+        plan._made(strict)
         return plan
 
     async def run(self, layer: Layer, plan: Plan) -> None:

@@ -42,6 +42,7 @@ class Params:
     q_dtype: DType
     kv_dtype: DType
     out_dtype: DType
+    strided: bool = False  # rows are not contiguous
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ class Cache:
         )
         number = next(self.connection._params) if id is None else id
         self.connection.call(self.connection._lib.attnd_params_set, number, byref(c))
-        return Params(self, number, q, kv, out)
+        return Params(self, number, q, kv, out, bool(strides))
 
     def _floats(self, x: Any, what: str) -> np.ndarray[Any, Any] | None:
         if x is None:
@@ -218,8 +219,8 @@ class Cache:
     ) -> Plan:
         """One step of a batch: rows of one and of many tokens.
 
-        With `wait` it raises the first refused row's error (the other rows go on), or without
-        `strict` leaves it to `Plan.status`. Without `wait` jobs may be submitted at once, and
+        With `wait` it ends the plan and raises the first refused row's error, or without `strict` lets
+        the other rows go on and leaves it to `Plan.status`. Without `wait` jobs may be submitted at once, and
         `Plan.wait` says what became of it.
         """
         listed = [r if isinstance(r, Row) else Row(*r) for r in rows]

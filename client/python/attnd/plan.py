@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence as Seq
+from contextlib import suppress
 from ctypes import byref, c_uint64
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +21,7 @@ from . import _lib
 from .connection import Job, microseconds
 from .dtypes import DType, torch_dtype
 from .errors import Error
-from .memory import address_of, as_tokens
+from .memory import Array, address_of, as_tokens
 from .sequence import Sequence
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class Plan:
             )
             if wait:
                 c.call(c._lib.attnd_plan, *arguments)
-                self._accepted(strict)
+                self._made(strict)
             else:
                 self.job = c.submit(c._lib.attnd_plan_async, *arguments, keep=self)
 
@@ -152,6 +153,15 @@ class Plan:
         elif strict:
             self.raise_refused()
         return self.status
+
+    def _made(self, strict: bool) -> None:
+        """Of a call that hands the plan out, or raises: then nobody else can end it."""
+        try:
+            self._accepted(strict)
+        except Error:
+            with suppress(Error):
+                self.end()
+            raise
 
     def _accepted(self, strict: bool) -> None:
         refused = bool(self.status["status"].any())
@@ -187,6 +197,22 @@ class Plan:
                 s.length = int(self.rows[i]["start"])
 
 
+UNKNOWN_ROOM = 1 << 62
+
+
+def _room(x: Any, name: str, heads: int, dim: int, dtype: DType, strided: bool) -> int:
+    """Tokens that an Array has room for; of other memory nothing is known but its address."""
+    if not isinstance(x, Array):
+        return UNKNOWN_ROOM
+    if x.dtype != dtype if isinstance(x.dtype, DType) else x.dtype.itemsize != dtype.itemsize:
+        raise ValueError(f"{name} is {x!r}, the parameter set has {dtype.name.lower()}")
+    if strided:
+        return UNKNOWN_ROOM
+    if x.shape[-2:] != (heads, dim) and x.shape[-1] != heads * dim:
+        raise ValueError(f"{name} is [tokens, {heads}, {dim}], not {list(x.shape)}")
+    return x.nbytes // (heads * dim * dtype.itemsize)
+
+
 class Layer:
     """One layer's job, built once and run once a step.
 
@@ -204,9 +230,11 @@ class Layer:
         "_job",
         "_kept",
         "_lock",
+        "_params",
         "_pointer",
         "_ref",
         "_ret",
+        "_room",
         "_wait",
         "_handle",
     )
@@ -226,6 +254,7 @@ class Layer:
         deadline: float | None = None,
     ) -> None:
         self.connection = params.cache.connection
+        self._params = params
         self._flags = (_lib.LAST if last else 0) | (_lib.NO_KV if src_layer is not None else 0)
         self._c = _lib.Attend(
             params=params.id, layer=layer, src_layer=src_layer or 0, deadline_us=microseconds(deadline)
@@ -244,13 +273,23 @@ class Layer:
 
     def bind(self, q: Any = None, k: Any = None, v: Any = None, out: Any = None, lse: Any = None) -> None:
         """Other memory for the jobs to come; it is kept until the next time."""
-        c = self._c
+        c, p = self._c, self._params
+        heads, kv_heads = p.cache.num_heads, p.cache.num_kv_heads
+        self._room = min(
+            _room(q, "q", heads, p.cache.head_dim, p.q_dtype, p.strided),
+            _room(k, "k", kv_heads, p.cache.head_dim, p.kv_dtype, p.strided),
+            _room(v, "v", kv_heads, p.cache.head_dim_v, p.kv_dtype, p.strided),
+            _room(out, "out", heads, p.cache.head_dim_v, p.out_dtype, p.strided),
+            _room(lse, "lse", heads, 1, DType.F32, False),
+        )
         self._kept = q, k, v, out, lse
         c.q, c.k, c.v, c.out, c.lse = map(address_of, (q, k, v, out, lse))
         c.flags = self._flags | (0 if c.out else _lib.NO_OUT)
 
     def _submit(self, function: Any, plan: Plan | int) -> Job:
         connection = self.connection
+        if not isinstance(plan, int) and plan.num_tokens > self._room:
+            raise ValueError(f"the plan has {plan.num_tokens} tokens, the layer's arrays have room for {self._room}")
         with self._lock:
             connection.handle  # raises when it was closed
             self._c.plan = plan if isinstance(plan, int) else plan.tag
