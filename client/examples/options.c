@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,23 +74,36 @@ static int complain(const char *what, const char *value)
 	return -EINVAL;
 }
 
-static int parse_number(const char *text, uint64_t low, uint64_t high, uint64_t *ret)
+/* What an option may be. */
+static int refuse(int option, const char *text, const char *may_be)
 {
-	char *end;
+	const struct option *o = long_options;
+
+	while (o->val != option)
+		o++;
+	fprintf(stderr, "attnd-runner: --%s: \"%s\" is not %s; see --help\n", o->name, text, may_be);
+	return -EINVAL;
+}
+
+static int parse_number(int option, const char *text, uint64_t low, uint64_t high, uint64_t *ret)
+{
+	char *end, may_be[64];
 	unsigned long long n;
 
 	errno = 0;
 	n = strtoull(text, &end, 10);
-	if (errno || end == text || *end || *text == '-' || n < low || n > high)
-		return complain("not a number in range", text);
+	if (errno || end == text || *end || *text == '-' || n < low || n > high) {
+		snprintf(may_be, sizeof(may_be), "a number from %" PRIu64 " to %" PRIu64, low, high);
+		return refuse(option, text, may_be);
+	}
 	*ret = n;
 	return 0;
 }
 
-static int parse_count(const char *text, uint32_t high, uint32_t *ret)
+static int parse_count(int option, const char *text, uint32_t high, uint32_t *ret)
 {
 	uint64_t n;
-	int rc = parse_number(text, 1, high, &n);
+	int rc = parse_number(option, text, 1, high, &n);
 
 	if (!rc)
 		*ret = (uint32_t)n;
@@ -102,7 +116,7 @@ static int parse_temperature(const char *text, float *ret)
 	float x = strtof(text, &end);
 
 	if (end == text || *end || !(x >= 0) || !isfinite(x))
-		return complain("not a temperature", text);
+		return refuse(TEMPERATURE, text, "a number of 0 or more");
 	*ret = x;
 	return 0;
 }
@@ -117,7 +131,7 @@ static int parse_kv_dtype(const char *text, enum kv_dtype *ret)
 			return 0;
 		}
 	}
-	return complain("not a KV dtype", text);
+	return refuse(KV_DTYPE, text, "f32, f16 or bf16");
 }
 
 static int apply(struct options *o, int option, char *value)
@@ -142,13 +156,13 @@ static int apply(struct options *o, int option, char *value)
 		o->json = 1;
 		return 0;
 	case MAX_NEW:
-		return parse_count(value, 1 << 24, &o->max_new);
+		return parse_count(option, value, 1 << 24, &o->max_new);
 	case CHUNK:
-		return parse_count(value, 1 << 16, &o->chunk);
+		return parse_count(option, value, 1 << 16, &o->chunk);
 	case BATCH:
-		return parse_count(value, 4096, &o->batch);
+		return parse_count(option, value, 4096, &o->batch);
 	case SEED:
-		return parse_number(value, 0, UINT64_MAX, &o->seed);
+		return parse_number(option, value, 0, UINT64_MAX, &o->seed);
 	case TEMPERATURE:
 		return parse_temperature(value, &o->temperature);
 	case KV_DTYPE:
@@ -174,7 +188,7 @@ int options_parse(struct options *ret, int argc, char **argv)
 	if (rc)
 		return rc;
 	if (optind < argc)
-		return complain("what is this", argv[optind]);
+		return complain("no arguments but options are taken", argv[optind]);
 	if (!o.model)
 		return complain("--model is missing", NULL);
 	if (!o.prompt == !o.prompts)

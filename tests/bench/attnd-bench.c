@@ -170,16 +170,17 @@ static bool wanted(const char *goal)
 	return !options.only;
 }
 
-static int usage(FILE *to)
+static void usage(FILE *to)
 {
 	fputs("usage: attnd-bench [options] [cache|cores]\n"
 	      "\n"
 	      "  --only P10,P4     these goals alone\n"
-	      "  --seconds N       for each goal, preparation included (20)\n"
+	      "  --seconds N       for each goal, preparation included, 0.1 to 86400 (20)\n"
 	      "  --json            one object on stdout instead of a table\n"
 	      "  --socket PATH     a running daemon, not private ones; it should have room for 2 GiB of K/V\n"
-	      "  --threads N       that it executes with (the number of CPUs)\n"
-	      "  --plot FILE.svg   also draw context against ns/token, batch against speed-up\n"
+	      "  --threads N       that it executes with, 1 to 1024 (the number of CPUs)\n"
+	      "  --plot FILE.svg   also draw context against ns/token, batch against speed-up; needs gnuplot\n"
+	      "  --help, --version\n"
 	      "\n"
 	      "  cache             the tree's own figures\n"
 	      "  cores             P11 alone\n"
@@ -187,16 +188,58 @@ static int usage(FILE *to)
 	      to);
 	for (size_t i = 0; i < sizeof(goals) / sizeof(goals[0]); i++)
 		fprintf(to, "  %-9s %s\n", goals[i].name, goals[i].says);
-	return 2;
+	fputs("\nExit codes: 0 done, 1 failed, 2 wrong usage.\n", to);
 }
 
-static bool parse(int argc, char **argv)
+__attribute__((noreturn, format(printf, 1, 2))) static void refuse(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	fputs("attnd-bench: ", stderr);
+	vfprintf(stderr, format, args);
+	fputs(" (--help lists what there is)\n", stderr);
+	va_end(args);
+	exit(2);
+}
+
+static double parse_number(const char *option, const char *text, double least, double most)
+{
+	char *end;
+	double n = strtod(text, &end);
+
+	if (end == text || *end || !(n >= least && n <= most))
+		refuse("--%s: \"%s\" is not a number from %g to %g", option, text, least, most);
+	return n;
+}
+
+/* Each name is a goal's. */
+static void check_goals(const char *list)
+{
+	size_t i, n;
+
+	for (const char *p = list; p; p = p[n] ? p + n + 1 : NULL) {
+		n = strcspn(p, ",");
+		for (i = 0; i < sizeof(goals) / sizeof(goals[0]); i++)
+			if (strlen(goals[i].name) == n && !strncmp(goals[i].name, p, n))
+				break;
+		if (i == sizeof(goals) / sizeof(goals[0]))
+			refuse("--only: \"%.*s\" is no goal", (int)n, p);
+	}
+}
+
+static void parse(int argc, char **argv)
 {
 	static const struct option names[] = {
-		{"json", no_argument, NULL, 'j'},	   {"only", required_argument, NULL, 'o'},
-		{"seconds", required_argument, NULL, 's'}, {"socket", required_argument, NULL, 'S'},
-		{"threads", required_argument, NULL, 't'}, {"plot", required_argument, NULL, 'p'},
-		{"help", no_argument, NULL, 'h'},	   {NULL, 0, NULL, 0},
+		{"json", no_argument, NULL, 'j'},
+		{"only", required_argument, NULL, 'o'},
+		{"seconds", required_argument, NULL, 's'},
+		{"socket", required_argument, NULL, 'S'},
+		{"threads", required_argument, NULL, 't'},
+		{"plot", required_argument, NULL, 'p'},
+		{"help", no_argument, NULL, 'h'},
+		{"version", no_argument, NULL, 'v'},
+		{NULL, 0, NULL, 0},
 	};
 	int o;
 
@@ -206,65 +249,67 @@ static bool parse(int argc, char **argv)
 			options.json = true;
 			break;
 		case 'o':
-			options.only = optarg;
+			check_goals(options.only = optarg);
 			break;
 		case 's':
-			bench.seconds = strtod(optarg, NULL);
+			bench.seconds = parse_number("seconds", optarg, 0.1, 86400);
 			break;
 		case 'S':
 			bench.socket = optarg;
 			break;
 		case 't':
-			bench.threads = (uint32_t)strtoul(optarg, NULL, 10);
+			bench.threads = (uint32_t)parse_number("threads", optarg, 1, 1024);
 			break;
 		case 'p':
 			bench.plot = optarg;
 			break;
 		case 'h':
-			(void)usage(stdout);
+			usage(stdout);
 			exit(0);
-		default:
-			return false;
+		case 'v':
+			puts("attnd-bench " ATTND_VERSION);
+			exit(0);
+		default: /* getopt has named it */
+			exit(2);
 		}
 	options.what = optind < argc ? argv[optind++] : NULL;
-	return optind == argc && bench.seconds > 0;
+	if (optind < argc || (options.what && strcmp(options.what, "cache") && strcmp(options.what, "cores")))
+		refuse("\"%s\": only cache or cores may stand here", argv[optind < argc ? optind : optind - 1]);
+	if (options.what && options.only)
+		refuse("%s and --only exclude each other", options.what);
+	if (bench.plot && (options.what || bench.socket || !wanted("P4") || !wanted("P7")))
+		refuse("--plot draws what P4 and P7 measure with private daemons: run both");
+	if (bench.threads && !bench.socket)
+		refuse("--threads is for --socket");
 }
 
-static bool run(void)
+static void run(void)
 {
-	bool did = false;
-
 	if (options.what && strcmp(options.what, "cache") == 0) {
 		measure_cache();
-		return true;
+		return;
 	}
-	if (options.what && strcmp(options.what, "cores") == 0) {
+	if (options.what) {
 		goal_cores();
-		return true;
+		return;
 	}
-	if (options.what)
-		return false;
 	for (size_t i = 0; i < sizeof(goals) / sizeof(goals[0]); i++) {
 		if (!wanted(goals[i].name))
 			continue;
 		progress("%s: %s", goals[i].name, goals[i].says);
 		goals[i].run();
-		did = true;
 	}
-	return did;
 }
 
 int main(int argc, char **argv)
 {
-	if (!parse(argc, argv))
-		return usage(stderr);
+	parse(argc, argv);
 	if (sched_getaffinity(0, sizeof(options.allowed), &options.allowed))
 		die("which CPUs?");
 	bench.cpus = team_start(2);
 	if (!bench.threads)
 		bench.threads = (uint32_t)CPU_COUNT(&options.allowed);
-	if (!run())
-		return usage(stderr);
+	run();
 	if (bench.plot && plot_draw(bench.plot))
 		return 1;
 	return report_print(options.json) == 0 ? 0 : 1;

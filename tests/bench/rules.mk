@@ -20,6 +20,8 @@ $(O)/attnd-bench: $(ATTND_BENCH_OBJS) $(O)/libattnd.a $(O)/libdaemon.a $(O)/flag
 all: $(O)/attnd-bench
 PROGRAMS += $(O)/attnd-bench $(O)/bench-kernels # for clean
 
+CHECK_TESTS += tests/bench/options.sh
+
 .PHONY: install-bench uninstall-bench
 install: install-bench
 install-bench: $(O)/attnd-bench

@@ -63,11 +63,11 @@ refused 2 'one of --prompt and --prompts' 'no prompt' "${local_run[@]}"
 refused 2 'one of --prompt and --prompts' 'two kinds of prompt' "${local_run[@]}" --prompt x --prompts y
 refused 2 'exclude' 'a socket for --local' "${local_run[@]}" --prompt x --socket /tmp/x
 refused 2 'frobnicate' 'an unknown option' "${local_run[@]}" --prompt x --frobnicate
-refused 2 'what is this' 'a stray argument' "${local_run[@]}" --prompt x y
+refused 2 'no arguments but options' 'a stray argument' "${local_run[@]}" --prompt x y
 for pair in '--chunk 0' '--chunk -1' '--chunk 1x' '--max-new 99999999999999999999' '--batch 0' '--temperature nan' \
 	'--temperature -1' '--kv-dtype int8' '--seed x'; do
 	# shellcheck disable=SC2086
-	refused 2 "${pair#* }" "$pair" "${local_run[@]}" --prompt x $pair
+	refused 2 "${pair% *}: \"${pair#* }\" is not " "$pair" "${local_run[@]}" --prompt x $pair
 done
 
 refused 1 'prompt 1 is empty' 'an empty prompt' "${local_run[@]}" --prompt ''
