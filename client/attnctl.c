@@ -59,8 +59,8 @@ static void print_help(FILE *out)
 	CTL_OPTIONS(CTL_X)
 #undef CTL_X
 	fputs("\n"
-	      "Exit codes: 0 done, 1 the daemon answered with an error (doctor: something is wrong),\n"
-	      "2 wrong usage, 3 no daemon, 4 permission denied.\n",
+	      "Exit codes: 0 done, 1 the daemon answered with an error or not at all (doctor: something is\n"
+	      "wrong), 2 wrong usage, 3 no daemon, 4 permission denied.\n",
 	      out);
 }
 

@@ -100,7 +100,8 @@ enum config_event_loop { CONFIG_LOOP_AUTO, CONFIG_LOOP_URING, CONFIG_LOOP_EPOLL 
 	X(metrics, "metrics-series", U32, metrics_series, "64", 0, 1024, START,                                     \
 	  "sessions, namespaces and caches told of one by one; the others are summed")                              \
 	X(events, "events-socket", STRING, events_socket, "", 0, 0, START,                                          \
-	  "ZeroMQ socket of the KV events; empty: the listening socket's path + .events; none: no events")          \
+	  "ZeroMQ socket of the KV events; empty: the listening socket's path + .events; none: no events, as "      \
+	  "where that path is too long")                                                                            \
 	X(events, "events-queue", SIZE, events_queue, "4M", 65536, 1 << 30, START,                                  \
 	  "bytes of changes that may wait to be told, a power of two")
 

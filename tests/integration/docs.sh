@@ -27,7 +27,7 @@ for p in sysctl systemctl usermod apt bpftrace cpupower; do
 	chmod +x "$tmp/bin/$p"
 done
 cp "$SRC"/docs/probes.bt "$tmp/docs/"
-export PATH=$tmp/bin:$PATH MODEL=$SRC/client/examples/model OPENBLAS_NUM_THREADS=1 USER=${USER:-root}
+export tmp PATH=$tmp/bin:$PATH MODEL=$SRC/client/examples/model OPENBLAS_NUM_THREADS=1 USER=${USER:-root}
 unset ATTND_DAEMON ATTND_SOCKET
 
 blocks() { # page
@@ -52,7 +52,7 @@ for _ in {1..300}; do
 done
 
 pages=("$SRC"/docs/*.md)
-echo 1..$((${#pages[@]} + 6))
+echo 1..$((${#pages[@]} + 7))
 for page in "${pages[@]}"; do
 	case $page in
 	*/tutorial.md) run_page "$page" ;;
@@ -106,8 +106,27 @@ complete_words() { # words of a command line, the last to be completed
 } >"$tmp/log" 2>&1
 result $? 'the shell completes commands, options and arguments' "$tmp/log"
 
+# What a page shows of the configuration, as it would be copied: indented as it stands.
+: >"$tmp/log"
+status=0
+shown=0
+for page in "${pages[@]}"; do
+	perl -0777 -ne 'my $n = 0; while (/^```ini\n(.*?)^```|((?:^    [^\n]*\n)+)/msg) {
+		my $text = $1 // $2;
+		next unless $text =~ /^\s*(#.*\n)?\s*\[(socket|pool|engine|limits|log|metrics|events)\]/;
+		open my $to, ">", "$ENV{tmp}/shown." . $n++ or die; print $to $text; }' "$page"
+	for f in "$tmp"/shown.*; do
+		[ -e "$f" ] || continue
+		shown=$((shown + 1))
+		attnd --config "$f" --check-config >>"$tmp/log" 2>&1 || { echo "${page##*/}" >>"$tmp/log"; status=1; }
+		rm "$f"
+	done
+done
+[ $shown -ge 3 ] || { echo "only $shown" >>"$tmp/log"; status=1; }
+result $status 'what pages show of the configuration is right' "$tmp/log"
+
 bad=
-for page in "$SRC"/README.md "$SRC"/docs/*.md; do
+for page in "$SRC"/*.md "$SRC"/docs/*.md; do
 	for link in $(grep -oE '\]\([a-zA-Z][^)#:]*\)' "$page" | sed 's/^](//; s/)$//'); do
 		[ -e "$(dirname "$page")/$link" ] || bad+="${page##*/}: $link "
 	done
