@@ -97,12 +97,14 @@ else
 fi
 
 complete_words() { # words of a command line, the last to be completed
-	bash -c '. "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); compopt() { :; }; _attnctl; echo "${COMPREPLY[*]}"' \
+	bash -c '. "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); compopt() { :; }; _$1; echo "${COMPREPLY[*]}"' \
 		- "$made/attnctl.bash" "$@"
 }
 {
 	[ "$(complete_words attnctl do)" = doctor ] && [ "$(complete_words attnctl pin se)" = seconds= ] &&
-		[ "$(complete_words attnctl --js)" = --json ] && [ "$(complete_words attnctl tree cache=x b)" = blocks= ]
+		[ "$(complete_words attnctl --js)" = --json ] && [ "$(complete_words attnctl tree cache=x b)" = blocks= ] &&
+		[ "$(complete_words attnctl set ev)" = eviction= ] && [ -z "$(complete_words attnctl --socket '')" ] &&
+		[ -z "$(complete_words attnd --pool-path '')" ] && [ "$(complete_words attnd --pool-p)" = --pool-path ]
 } >"$tmp/log" 2>&1
 result $? 'the shell completes commands, options and arguments' "$tmp/log"
 
