@@ -145,8 +145,15 @@ int keep_file(struct keep *k, uint32_t which, uint64_t bytes, struct attnd_regio
 		return -errno;
 	bytes = (bytes + (uint64_t)fs.f_bsize - 1) / (uint64_t)fs.f_bsize * (uint64_t)fs.f_bsize;
 	/* What stood there goes: the new one's bytes are zero. */
-	if (ftruncate(fd, 0) || ftruncate(fd, (off_t)bytes))
+	if (ftruncate(fd, 0) || fstatfs(fd, &fs) || ftruncate(fd, (off_t)bytes))
 		return -errno;
+	/* A tmpfs is full only when its pages are taken, and then keeps what it has given. */
+	if (fs.f_type == TMPFS_MAGIC && fs.f_blocks && fs.f_bavail * (uint64_t)fs.f_bsize < bytes) {
+		log_err("pool: %s (pool-path) has room for %llu MiB, not for the %llu MiB of this file", k->path,
+			(unsigned long long)(fs.f_bavail * (uint64_t)fs.f_bsize >> 20),
+			(unsigned long long)(bytes >> 20));
+		return -ENOSPC;
+	}
 	r = attnd_region_map(fd, bytes, 1, ret);
 	if (!r)
 		k->fds[which] = -1;

@@ -17,4 +17,5 @@ $(O)/tests/restart/attnd-kill: $(O)/daemon/main.o $(kill_parts) $(O)/tests/resta
 	$(link) $(DAEMON_LIBS)
 TEST_PROGRAMS += $(O)/tests/restart/attnd-kill
 $(eval $(call cmocka_test,tests/restart/test_kill,$(restart)))
+CHECK_TESTS += tests/restart/full.sh
 CHECK_LONG_TESTS += $(addprefix $(O)/tests/restart/,test_restart test_check test_kill)
