@@ -206,14 +206,17 @@ static const char *find_command(const json_t *request)
 static void ask(struct connection *c, size_t length)
 {
 	struct loop *l = c->admin->control->loop;
-	char why[ARGUMENTS_WHY] = "no memory for the request", *text;
+	char why[ARGUMENTS_WHY] = "no memory for the request", *text = NULL;
 	const char *command;
 	json_t *request;
 	int r;
 
 	while (length && (c->request[length - 1] == '\r' || c->request[length - 1] == ' '))
 		length--;
-	text = strndup(c->request, length);
+	if (memchr(c->request, 0, length))
+		snprintf(why, sizeof(why), "a zero byte in the request");
+	else
+		text = strndup(c->request, length);
 	request = text ? arguments_parse(text, why, sizeof(why)) : NULL;
 	free(text);
 	command = find_command(request);

@@ -2,6 +2,7 @@
 /* Arguments of administrators' commands (arguments.h). */
 #include "arguments.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -65,7 +66,7 @@ static json_t *tokens(const char *text)
 	do {
 		errno = 0;
 		json_array_append_new(list, json_integer((json_int_t)strtoull(text, &end, 10)));
-		if (end == text || errno || (*end && *end != ',')) {
+		if (!isdigit((unsigned char)*text) || errno || (*end && *end != ',')) {
 			json_decref(list);
 			return NULL;
 		}
@@ -87,11 +88,24 @@ static json_t *value_of(const char *command, const char *name, const char *text)
 	return v ? v : json_string(text);
 }
 
+static bool utf8(const char *text)
+{
+	json_t *s = json_string(text);
+
+	json_decref(s);
+	return s;
+}
+
 static json_t *words(char *text, char *why, size_t size)
 {
 	char *rest, *command = strtok_r(text, " ", &rest), *word, *value;
-	json_t *object = json_pack("{s:s*}", "command", command);
+	json_t *object;
 
+	if (command && !utf8(command)) {
+		snprintf(why, size, "the command is not UTF-8");
+		return NULL;
+	}
+	object = json_pack("{s:s*}", "command", command);
 	while (object && (word = strtok_r(NULL, " ", &rest))) {
 		value = strchr(word, '=');
 		if (value && value != word)

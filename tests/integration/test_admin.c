@@ -164,7 +164,7 @@ static void test_set(void **state)
 }
 
 /* One request as it is written, past attnctl. Its answer. */
-static json_t *ask_raw(const char *line)
+static json_t *ask_bytes(const char *line, size_t bytes)
 {
 	struct sockaddr_un at = {.sun_family = AF_UNIX};
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -174,7 +174,7 @@ static json_t *ask_raw(const char *line)
 
 	snprintf(at.sun_path, sizeof(at.sun_path), "%s", daemon_.admin);
 	assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof(at)), 0);
-	assert_int_equal(send(fd, line, strlen(line), MSG_NOSIGNAL), strlen(line));
+	assert_int_equal(send(fd, line, bytes, MSG_NOSIGNAL), bytes);
 	shutdown(fd, SHUT_WR);
 	for (ssize_t k = 1; k > 0; n += (size_t)(k > 0 ? k : 0))
 		k = recv(fd, text + n, sizeof(text) - n, 0);
@@ -184,15 +184,25 @@ static json_t *ask_raw(const char *line)
 	return reply;
 }
 
-static void refused_raw(const char *line, const char *words)
+static json_t *ask_raw(const char *line)
 {
-	json_t *reply = ask_raw(line);
+	return ask_bytes(line, strlen(line));
+}
+
+static void refused_bytes(const char *line, size_t bytes, const char *words)
+{
+	json_t *reply = ask_bytes(line, bytes);
 	const char *text = json_string_value(json_object_get(reply, "error"));
 
 	if (!text || !strstr(text, words))
 		fail_msg("%s: \"%s\" does not say \"%s\"", line, text ? text : "", words);
 	assert_int_equal(json_integer_value(json_object_get(reply, "errno")), -EINVAL);
 	json_decref(reply);
+}
+
+static void refused_raw(const char *line, const char *words)
+{
+	refused_bytes(line, strlen(line), words);
 }
 
 /* A word that is misspelt, of another kind or given twice changes nothing: least of all does it mean "all". */
@@ -237,6 +247,9 @@ static void test_arguments(void **state)
 	refused_raw("pin cache=toy seconds=1 tokens=1,,2", "tokens: a list");
 	refused_raw("pin cache=toy seconds=1 tokens=1,", "tokens: a list");
 	refused_raw("\n", "unknown command");
+	refused_raw("\xff", "the command is not UTF-8");
+	refused_bytes("flush\0cache=none\n", 18, "a zero byte");
+	refused_raw("pin cache=toy seconds=1 tokens=-1", "tokens: a list");
 	refused_raw("flush \xff", "\"?\" is not NAME=VALUE");
 	refused_raw("set \xc3\xa9=1", "??: no such limit");
 	refused_raw("flush 123456789012345678901234567890123456789012345678901234567890123456\xc3\xa9=1",
