@@ -83,7 +83,7 @@ static void add_work(struct page *p, const json_t *r)
 	add_line(p, "jobs/s    %8s   decode %s  extend %s", amount(number(r, "jobs_per_s"), a),
 		 amount(number(json_object_get(q, "decode"), "per_s"), b),
 		 amount(number(json_object_get(q, "extend"), "per_s"), c));
-	add_line(p, "tokens/s  %8s   decode %s  extend %s  found cached %s",
+	add_line(p, "tokens/s  %8s   decode %s  extend %s  taken over by plans %s",
 		 amount(number(r, "decode_tokens_per_s") + number(r, "extend_tokens_per_s") +
 				number(r, "taken_tokens_per_s"),
 			a),
@@ -174,7 +174,7 @@ static void add_sessions(struct page *p, const json_t *r)
 
 	if (!json_array_size(json_object_get(r, "sessions")))
 		return;
-	add_line(p, "%-8s %-20s %9s %9s %9s %7s %7s", "session", "name", "reqs/s", "tokens/s", "cached/s", "GB/s",
+	add_line(p, "%-8s %-20s %9s %9s %9s %7s %7s", "session", "name", "reqs/s", "tokens/s", "taken/s", "GB/s",
 		 "queued");
 	json_array_foreach(json_object_get(r, "sessions"), i, s)
 	{

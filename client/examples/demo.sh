@@ -44,8 +44,9 @@ fail() {
 }
 
 start_daemon() {
-	"${ATTND_DAEMON:-$build/attnd}" --socket "$socket" --admin-socket "$socket.admin" --pool-size 32M --hugepages off \
-		>"$tmp/log" 2>&1 &
+	# Not the machine's configuration: its pool and its ports are another daemon's.
+	"${ATTND_DAEMON:-$build/attnd}" --config /dev/null --socket "$socket" --admin-socket "$socket.admin" \
+		--pool-size 32M --hugepages off >"$tmp/log" 2>&1 &
 	daemon=$!
 	for _ in {1..200}; do
 		[ -S "$socket.admin" ] && return

@@ -29,7 +29,7 @@ result() { # status, text
 start_daemon() { # pool size, flags...
 	local size=$1
 	shift
-	"$ATTND_DAEMON" --socket "$socket" --admin-socket "$socket.admin" --pool-size "$size" --hugepages off \
+	"$ATTND_DAEMON" --config /dev/null --socket "$socket" --admin-socket "$socket.admin" --pool-size "$size" --hugepages off \
 		--log-level warn "$@" >>"$tmp/log" 2>&1 &
 	daemon=$!
 	for _ in {1..200}; do
