@@ -447,7 +447,7 @@ class Memory(unittest.TestCase):
 class Threads(unittest.TestCase):
     def test_waits_release_the_gil(self):
         """A thread runs while another waits for a daemon that is stopped."""
-        a = attnd.private(pool_size="8M", hugepages="off", log_level="warn", timeout=30)
+        a = attnd.private(pool_size="8M", hugepages="off", log_level="warn", pin=False, numa=True, timeout=30)
         self.addCleanup(a.close)
         self.addCleanup(os.kill, a.daemon_pid, signal.SIGCONT)
         tap.freeze(a.daemon_pid)

@@ -145,12 +145,13 @@ def private(
     """Start a daemon that ends with this connection or process, and connect to it.
 
     `flags` and `settings` are the daemon's: `private(pool_size="64M", threads=2)` is
-    `attnd --pool-size 64M --threads 2`. The daemon is $ATTND_DAEMON, else the installed one.
+    `attnd --pool-size 64M --threads 2`. The daemon is $ATTND_DAEMON, else the one that was built with
+    the library, the installed one, or that of PATH.
     """
     options = _options(None, name, timeout, queue_entries, engine, create_engine, 0, deadline, spin)
     words = list(flags)
     for key, value in settings.items():
-        words += ["--" + key.replace("_", "-"), str(value)]
+        words += ["--" + key.replace("_", "-"), str(value).lower() if isinstance(value, bool) else str(value)]
     argv = (ctypes.c_char_p * (len(words) + 1))(*[w.encode() for w in words], None)
     pointer = c_void_p()
     with _tree_daemon():
