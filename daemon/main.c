@@ -21,24 +21,35 @@
 #include "log.h"
 
 #define EXIT_CONFIG 2
+#define MIN_FDS	    48 /* of the daemon itself about 42; libzmq aborts where it gets none */
 
 /* A session takes a handful of descriptors and its segments one each. */
-static void raise_fd_limit(void)
+static int raise_fd_limit(void)
 {
 	struct rlimit limit;
 
-	if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur == limit.rlim_max)
-		return;
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return 0;
+	if (limit.rlim_max < MIN_FDS) {
+		log_err("the limit of descriptors (LimitNOFILE, ulimit -n) is %llu: at least %d",
+			(unsigned long long)limit.rlim_max, MIN_FDS);
+		return -EMFILE;
+	}
+	if (limit.rlim_cur == limit.rlim_max)
+		return 0;
 	limit.rlim_cur = limit.rlim_max;
 	if (setrlimit(RLIMIT_NOFILE, &limit))
 		log_warn("cannot raise the limit of descriptors: %s", strerror(errno));
+	return 0;
 }
 
-static void prepare_process(const struct config *cfg)
+static int prepare_process(const struct config *cfg)
 {
+	int r;
+
 	log_set_level((enum log_level)cfg->log_level);
 	control_block_signals();
-	raise_fd_limit();
+	r = raise_fd_limit();
 	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	/* Other processes of our user must not read tenants' memory through /proc; a private daemon is its user's. */
 	if (cfg->private_fd < 0)
@@ -46,6 +57,7 @@ static void prepare_process(const struct config *cfg)
 	else
 		fcntl(cfg->private_fd, F_SETFD, FD_CLOEXEC);
 	json_object_seed(0); /* before there are threads */
+	return r;
 }
 
 /* The listener holds the lock while the pool is made: a second daemon is refused before it takes memory. */
@@ -109,10 +121,14 @@ int main(int argc, char **argv)
 	} else if (cfg.print_config) {
 		config_print(&cfg, stdout);
 	} else if (!cfg.check_config) {
-		prepare_process(&cfg);
-		r = serve(&cfg, argv);
+		r = prepare_process(&cfg);
+		r = r ? r : serve(&cfg, argv);
 		if (r == 0)
 			log_info("ended");
+	}
+	if (!r && (fflush(stdout) || ferror(stdout)) && (cfg.help || cfg.version || cfg.print_config)) {
+		log_err("standard output could not be written");
+		r = -EIO;
 	}
 	config_free(&cfg);
 	return r ? EXIT_FAILURE : EXIT_SUCCESS;

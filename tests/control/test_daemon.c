@@ -26,6 +26,7 @@
 #include <sys/mman.h>
 #include <sys/pidfd.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -598,6 +599,36 @@ static void test_command_line(void **state)
 	}
 }
 
+static void full_output(const struct process *p)
+{
+	(void)p;
+	dup2(open("/dev/full", O_WRONLY), STDOUT_FILENO);
+}
+
+static void few_descriptors(const struct process *p)
+{
+	const struct rlimit few = {40, 40};
+
+	(void)p;
+	setrlimit(RLIMIT_NOFILE, &few);
+}
+
+/* What was asked for and could not be written; a limit under which libzmq would abort. */
+static void test_refusals(void **state)
+{
+	struct process full = {.prepare = full_output}, few = {.prepare = few_descriptors};
+
+	(void)state;
+	START(&full, "--print-config");
+	assert_int_equal(wait_exit(&full), 1);
+	assert_logged(&full, "could not be written");
+	close(full.log);
+	START(&few, "--config=/dev/null", socket_flag());
+	assert_int_equal(wait_exit(&few), 1);
+	assert_logged(&few, "(LimitNOFILE, ulimit -n) is 40: at least 48");
+	close(few.log);
+}
+
 /* ---- attnctl ---- */
 
 /* Exit code of attnctl with these arguments; what it printed is in text. */
@@ -722,6 +753,7 @@ int main(void)
 		TEST(test_watchdog),
 		TEST(test_no_io_uring),
 		TEST(test_command_line),
+		TEST(test_refusals),
 		TEST(test_attnctl),
 	};
 
