@@ -99,10 +99,13 @@ static bool still_there(int fd, const char *path)
 
 static int try_lock(struct listener *l, const char *path)
 {
-	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644), r = 0;
+	/* Nobody else may open it: a lock that one waits for is his when a daemon is killed, and keeps the next one
+	 * out. */
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600), r = 0;
 
 	if (fd < 0)
 		return -errno;
+	(void)fchmod(fd, 0600); /* whatever the umask, and what an older daemon left */
 	if (flock(fd, LOCK_EX | LOCK_NB))
 		r = errno == EWOULDBLOCK ? locked_by_another(l, fd) : -errno;
 	else if (!still_there(fd, path))

@@ -238,6 +238,7 @@ static void test_term(void **state)
 static void test_second_daemon(void **state)
 {
 	struct process first = {0}, second = {0};
+	struct stat st;
 	char pid[32];
 
 	(void)state;
@@ -249,6 +250,8 @@ static void test_second_daemon(void **state)
 	assert_logged(&second, socket_path);
 	close(second.log);
 	assert_true(exists(socket_path) && exists(lock_path));
+	assert_int_equal(stat(lock_path, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0600); /* or anybody could wait for it, and have it now */
 	assert_end(&first, SIGTERM, 0);
 }
 
