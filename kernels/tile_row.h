@@ -84,6 +84,42 @@ static inline bool attnd_row_finite(enum attnd_kdtype type, const void *row, uin
 	return true;
 }
 
+/*
+ * A copy of a row that needs no conversion, each element read once: what is checked is what is
+ * stored, whatever the client does to its memory meanwhile. Is it finite?
+ */
+static inline bool attnd_row_take(enum attnd_kdtype type, const void *restrict row, uint32_t n, void *restrict dst)
+{
+	uint32_t worst = 0;
+	uint16_t worst16 = 0;
+
+	if (type == ATTND_K_F32) {
+		const float *x = row;
+
+		for (uint32_t i = 0; i < n; i++) {
+			float f = x[i];
+			uint32_t mag = attnd_bits(f) & 0x7fffffffu;
+
+			((float *)dst)[i] = f;
+			worst = worst > mag ? worst : mag;
+		}
+		return worst < 0x7f800000u;
+	}
+	if (type == ATTND_K_F16 || type == ATTND_K_BF16) {
+		const uint16_t *x = row;
+
+		for (uint32_t i = 0; i < n; i++) {
+			uint16_t u = x[i], mag = u & 0x7fff;
+
+			((uint16_t *)dst)[i] = u;
+			worst16 = worst16 > mag ? worst16 : mag;
+		}
+		return worst16 < (type == ATTND_K_F16 ? 0x7c00 : 0x7f80);
+	}
+	memcpy(dst, row, n);
+	return attnd_row_finite(type, dst, n);
+}
+
 /* max(max|x|, 1e-7) / 127, or NaN. */
 static inline float attnd_dynamic_scale(const float *x, uint32_t n)
 {
@@ -181,7 +217,7 @@ static inline struct attnd_put attnd_put_of(const struct attnd_slots_args *a, ui
 }
 
 /*
- * Token t's row as it is stored: in `buf`, or where the caller has it. *ret_scale is what stands
+ * Token t's row as it is stored: in `buf`, or (int8) where the caller has it. *ret_scale is what stands
  * beside it. *finite is cleared if it, or its scale, is not finite. `convert` is
  * attnd_row_convert or faster, and gives the same bits.
  */
@@ -200,8 +236,11 @@ static inline __attribute__((always_inline)) const char *attnd_put_row(
 	}
 	if (dynamic)
 		*ret_scale = *(const float *)(const void *)((const char *)p->scale_in + t * p->a->scale_token_stride);
-	*finite &= attnd_row_finite(type, src, p->dims) && (!dynamic || isfinite(*ret_scale));
-	return src;
+	*finite &= !dynamic || isfinite(*ret_scale);
+	if (type == ATTND_K_INT8)
+		return src;
+	*finite &= attnd_row_take(type, src, p->dims, buf);
+	return buf;
 }
 
 #endif

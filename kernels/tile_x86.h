@@ -539,9 +539,9 @@ static void get_v(const struct attnd_kv_format *f, const char *tile, uint32_t sl
 
 static void get_scales(const float *out, size_t stride, uint32_t i, const float *from, uint32_t n)
 {
-	char *to = (char *)(uintptr_t)out + i * sizeof(float);
+	char *to = (char *)(uintptr_t)(out ? out + i : NULL);
 
-	for (uint32_t t = 0; out && t < n; t++)
+	for (uint32_t t = 0; to && t < n; t++)
 		memcpy(to + t * stride, from + t, sizeof(float));
 }
 

@@ -89,6 +89,8 @@ static void check_rest(void)
 	done("masks and names of features");
 	check_format(seed);
 	done("limits and constants of formats");
+	check_races(seed);
+	done("rows that change while they are written");
 }
 
 static bool add_features(const char *text)

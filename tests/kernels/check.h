@@ -82,5 +82,6 @@ void check_finish(const struct attnd_kernel *k, uint64_t seed);
 void check_scalar(uint64_t seed);
 void check_cpu(uint64_t seed);
 void check_format(uint64_t seed);
+void check_races(uint64_t seed);
 
 #endif
