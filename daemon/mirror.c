@@ -413,7 +413,7 @@ static void forget_oldest(struct stream *s)
 	*k = (struct kept){0};
 }
 
-/* Takes the payload over. */
+/* Takes the payload over, or leaves it to its owner. */
 static void keep(struct stream *s, msgpack_sbuffer *payload, size_t most)
 {
 	size_t bytes = payload->size;
@@ -422,7 +422,6 @@ static void keep(struct stream *s, msgpack_sbuffer *payload, size_t most)
 		forget_oldest(s);
 	if (bytes > most) { /* a replay from here tells the state */
 		s->first = ++s->seq;
-		msgpack_sbuffer_destroy(payload);
 		return;
 	}
 	s->kept[s->seq % KEEP_BATCHES] =

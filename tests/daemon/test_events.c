@@ -365,9 +365,54 @@ static void test_hashes(void **state)
 	assert_true(mirror_hash(root, tokens, 16) != hash);
 }
 
+static void count_batch(void *ctx, const char *topic, uint64_t seq, const void *payload, size_t bytes)
+{
+	size_t *largest = ctx;
+
+	(void)topic;
+	(void)seq;
+	(void)payload;
+	*largest = bytes > *largest ? bytes : *largest;
+}
+
+/* So many topics that a large batch is more than is kept of one. */
+static void test_batch_not_kept(void **state)
+{
+	enum { TOPICS = 100, BLOCKS = 600, SLOTS = 256 };
+	struct event *r = calloc(1, sizeof(*r) + SLOTS * sizeof(uint64_t) + sizeof(struct event_cache));
+	size_t largest = 0, kept = (64 << 20) / TOPICS;
+	struct event_cache what = {.identity = {.block_size = SLOTS}, .realm = "uid:1"};
+	struct mirror *m;
+
+	(void)state;
+	assert_int_equal(mirror_create(count_batch, &largest, &m), 0);
+	r->type = EVENT_RESET;
+	mirror_take(m, r);
+	for (int i = 0; i < TOPICS; i++) {
+		snprintf(what.identity.name, sizeof(what.identity.name), "model %d", i);
+		*r = (struct event){.type = EVENT_CACHE, .cache = (uint16_t)i};
+		memcpy(r->data, &what, sizeof(what));
+		mirror_take(m, r);
+	}
+	r->type = EVENT_SYNCED;
+	mirror_take(m, r);
+	for (uint32_t i = 0; i < BLOCKS; i++) {
+		*r = (struct event){
+			.type = EVENT_STORED, .id = i, .parent = i ? i - 1 : ATTND_BLOCK_NONE, .num_tokens = SLOTS};
+		for (uint64_t t = 0; t < SLOTS; t++)
+			r->data[t] = UINT64_C(1) << 60 | (uint64_t)i << 32 | t;
+		mirror_take(m, r);
+	}
+	mirror_flush(m);
+	assert_in_range(largest, kept + 1, 16 << 20);
+	mirror_destroy(m);
+	free(r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_batch_not_kept),
 		cmocka_unit_test(test_exact),
 		cmocka_unit_test(test_repaired),
 		cmocka_unit_test(test_hashes),
