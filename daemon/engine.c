@@ -460,6 +460,10 @@ struct answer seq_wait_end(struct opening *o, enum attnd_wire_waited why)
 	struct seq *s = o->seq;
 	struct engine *e = s->engine;
 
+	if (s->closed) { /* meanwhile: this was what kept it */
+		seq_open_abort(o);
+		return ANSWER_BAD(ECANCELED, SEQUENCE, 0);
+	}
 	o->seq = NULL;
 	twin_wait(&s->twin, NULL);
 	twin_announce(e->twins, &s->twin);
@@ -595,7 +599,7 @@ struct answer seq_open(struct engine_table *t, struct engine *e, uint64_t key, u
 	struct answer a = seq_open_begin(t, e, key, ns_handle, n, max_match, &o);
 
 	while (o.seq) {
-		a = seq_open_step(&o, tokens + o.at, opening_slice(&o));
+		a = seq_open_step(&o, tokens ? tokens + o.at : NULL, opening_slice(&o));
 		if (a.res == -EINPROGRESS)
 			(void)slabs_step(e->caches[0].cache->pool);
 	}
@@ -634,10 +638,8 @@ struct answer seq_wait_look(struct opening *o, const uint64_t *tokens, uint32_t 
 	const struct twin *other;
 	int r;
 
-	if (s->closed) {
-		seq_open_abort(o);
-		return ANSWER_BAD(ECANCELED, SEQUENCE, 0);
-	}
+	if (s->closed)
+		return seq_wait_end(o, ATTND_WIRE_WAITED_GONE);
 	s->twin.stirred = false;
 	r = match_on(o, tokens, n);
 	if (r == -EAGAIN) {

@@ -169,7 +169,7 @@ static inline uint32_t seq_wait_slice(const struct opening *o)
 }
 /** Match on after something happened. ANSWER_WAITS: still; ANSWER_LATER: once more; or the answer. */
 struct answer seq_wait_look(struct opening *o, const uint64_t *tokens, uint32_t n);
-/** It is over: answers what it holds; value = tokens, limit = reason | end << 8. */
+/** It is over: answers what it holds; value = tokens, limit = reason | end << 8. -ECANCELED: it was closed. */
 struct answer seq_wait_end(struct opening *o, enum attnd_wire_waited why);
 
 /** Its tokens have become more: who waits for them is to look. */

@@ -70,10 +70,10 @@ static uint64_t put_units(const struct tables *t, const struct member_table *m, 
 {
 	bool blocks = t->w->unit == ATTND_WIRE_SLOTS_BLOCKS;
 	uint32_t B = t->c->block_size;
-	int32_t *to = t->kv_indices + j->at + (blocks ? j->pos >> t->c->slots_shift : j->pos), *end = to + most;
+	int32_t *first = t->kv_indices + j->at + (blocks ? j->pos >> t->c->slots_shift : j->pos), *to = first;
 	uint64_t p = j->pos;
 
-	for (; p < m->length && to < end; p += B) {
+	for (; p < m->length && (uint64_t)(to - first) < most; p += B) {
 		uint32_t i = (uint32_t)(p >> t->c->slots_shift);
 		uint32_t id = m->row ? plan_entry(t->plan, m->row, i)->id : m->held->table[i].id;
 
@@ -113,11 +113,13 @@ static struct answer put_member(const struct tables *t, const struct engine *e, 
 		return ANSWER_BAD(ENOSPC, LENGTH, j->at + room);
 	if (!j->pos || m.length != j->length)
 		begin_member(t, &m, j);
-	j->pos += put_units(t, &m, j, *left);
+	if (n) /* there is an array */
+		j->pos += put_units(t, &m, j, *left);
 	*left -= *left < n ? *left : n;
 	if (j->pos < m.length)
 		return ANSWER_LATER;
-	memset(t->kv_indices + j->at + n, 0xff, (room - n) * sizeof(int32_t)); /* -1 */
+	if (room > n)
+		memset(t->kv_indices + j->at + n, 0xff, (room - n) * sizeof(int32_t)); /* -1 */
 	*left -= *left < room / 16 ? *left : room / 16;
 	j->pos = 0;
 	j->at += room;
