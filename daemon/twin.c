@@ -44,6 +44,7 @@ bool twin_begin(struct twin_table *t, struct twin *w, uint32_t first, uint32_t n
 
 	left = left < TWIN_ALL_UNITS - t->num ? left : TWIN_ALL_UNITS - t->num;
 	num = num < left ? num : left;
+	num = num < TWIN_SEQ_UNITS ? num : TWIN_SEQ_UNITS;
 	w->units = num ? malloc(num * sizeof(*w->units)) : NULL;
 	if (!w->units)
 		return false;
@@ -87,6 +88,9 @@ void twin_announce(struct twin_table *t, struct twin *w)
 		u->twin = w;
 		u->index = i;
 		u->next = *b;
+		u->pprev = b;
+		if (u->next)
+			u->next->pprev = &u->next;
 		*b = u;
 	}
 	w->announced = true;
@@ -95,11 +99,11 @@ void twin_announce(struct twin_table *t, struct twin *w)
 void twin_withdraw(struct twin_table *t, struct twin *w, uint32_t *used)
 {
 	for (uint32_t i = 0; w->announced && i < w->num; i++) {
-		struct twin_unit **b;
+		struct twin_unit *u = &w->units[i];
 
-		for (b = bucket(t, w->units[i].hash); *b != &w->units[i]; b = &(*b)->next)
-			;
-		*b = w->units[i].next;
+		*u->pprev = u->next; /* many may announce the same prompt */
+		if (u->next)
+			u->next->pprev = u->pprev;
 	}
 	w->announced = false;
 	twin_forget(t, w, used);

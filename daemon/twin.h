@@ -19,14 +19,15 @@
 
 enum {
 	TWIN_TOKENS = 16,
-	TWIN_ENGINE_UNITS = 1 << 18, /* of an engine's sequences at once; what is beyond is not announced */
+	TWIN_SEQ_UNITS = 1 << 16,    /* of one sequence, since they are announced in one go; */
+	TWIN_ENGINE_UNITS = 1 << 18, /* of an engine's at once: what is beyond is not announced */
 	TWIN_ALL_UNITS = 1 << 21,
 	TWIN_BUCKETS = 1 << 17,
 };
 
 struct twin_unit {
 	uint64_t hash;
-	struct twin_unit *next; /* in the bucket */
+	struct twin_unit *next, **pprev; /* in the bucket */
 	struct twin *twin;
 	uint32_t index;
 };
@@ -48,8 +49,8 @@ struct twin {
 struct twin_table {
 	struct twin_unit **buckets; /* NULL before the first announcement */
 	uint32_t num;		    /* units that there is memory for */
-	uint64_t secret;
-	uint64_t stirs; /* grows when a waiter is stirred */
+	uint64_t secret;	    /* of these hashes, and of sequences' keys */
+	uint64_t stirs;		    /* grows when a waiter is stirred */
 };
 
 void twin_table_destroy(struct twin_table *t);
