@@ -48,6 +48,7 @@ int engine_create(struct engine_table *t, const uint8_t *id, const struct engine
 	e->sessions = 1;
 	e->max_seqs = t->max_seqs;
 	e->twins = &t->twins;
+	e->heap.heap = &t->heap;
 	if (!t->twins.secret)
 		randombytes_buf(&t->twins.secret, sizeof(t->twins.secret));
 	e->next = t->first;
@@ -248,9 +249,13 @@ static int seq_make(struct engine_table *t, struct engine *e, uint64_t key, uint
 
 	if (e->num_seqs >= e->max_seqs)
 		return -ENOSPC;
-	s = calloc(1, sizeof(*s));
-	if (!s)
+	if (!heap_take(&e->heap, sizeof(*s)))
 		return -ENOMEM;
+	s = calloc(1, sizeof(*s));
+	if (!s) {
+		heap_give(&e->heap, sizeof(*s));
+		return -ENOMEM;
+	}
 	if (e->num_seqs > e->num_buckets)
 		grow_buckets(e);
 	s->key = key;
@@ -258,7 +263,7 @@ static int seq_make(struct engine_table *t, struct engine *e, uint64_t key, uint
 	s->engine = e;
 	s->ns = ns;
 	for (int i = 0; i < ATTND_MAX_CACHES; i++) {
-		held_init(&s->in[i].held, s->serial, e->caches[i].account);
+		held_init(&s->in[i].held, s->serial, e->caches[i].account, &e->heap);
 		s->in[i].pending_trim = UINT64_MAX;
 	}
 	b = bucket_of(e, key);
@@ -296,6 +301,7 @@ static void seq_free(struct seq *s)
 	if (s->next)
 		s->next->prev = s->prev;
 	e->num_seqs--;
+	heap_give(&e->heap, sizeof(*s));
 	free(s);
 }
 

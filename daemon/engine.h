@@ -81,6 +81,7 @@ struct engine {
 	struct twin_table *twins;
 	uint32_t announced;	   /* of twin.h's units */
 	struct token_count tokens; /* limits.c's */
+	struct heap_use heap;
 	struct engine *next;
 };
 
@@ -90,6 +91,7 @@ struct engine_table {
 	uint64_t serial; /* of sequences */
 	uint32_t max_seqs;
 	struct twin_table twins;
+	struct heap heap;
 };
 
 struct engine_maker {

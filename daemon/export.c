@@ -39,7 +39,7 @@ int export_begin(struct export *x, struct seq *s, uint32_t cache_index, uint32_t
 			     .start = start,
 			     .n = n,
 			     .items = (start + n - 1) / ITEM_TOKENS - start / ITEM_TOKENS + 1};
-	held_init(&x->held, serial, NULL);
+	held_init(&x->held, serial, NULL, &e->heap);
 	r = held_fork(&x->held, &s->in[cache_index].held, c, (uint64_t)start + n);
 	if (r)
 		return r;

@@ -510,6 +510,7 @@ int leader_start(const struct config *cfg, uint64_t instance, struct mailbox *to
 	if (!r) {
 		const struct limits limits = limits_of(cfg);
 
+		l->engines.heap.max = heap_max(l->pool.num_slabs * l->pool.slab_bytes * l->pool.num_nodes);
 		manage_limits(l, &limits);
 		r = restore_pool(&l->pool, &l->ns, &l->realms, l->features);
 	}

@@ -244,26 +244,44 @@ static int plan_one(struct plan *p, struct plan_row *r, const struct row_request
 
 /* ---- The plan ---- */
 
-static struct plan *plan_alloc(const struct cache *c, const struct row_request *rows, uint32_t num_rows)
+static void plan_free(struct plan *p)
 {
-	size_t ext = 0, masks = 0;
-	struct plan *p = calloc(1, sizeof(*p));
+	heap_give(&p->engine->heap, p->heap);
+	free(p->rows);
+	free(p->ext);
+	free(p->masks);
+	free(p);
+}
+
+static struct plan *plan_alloc(struct engine *e, const struct cache *c, const struct row_request *rows,
+			       uint32_t num_rows)
+{
+	size_t ext = 0, masks = 0, tokens = 0;
+	uint64_t bytes;
+	struct plan *p;
 
 	for (uint32_t i = 0; i < num_rows; i++) {
+		tokens += rows[i].wire.num_tokens;
 		ext += rows[i].wire.num_tokens / c->block_size + 3;
 		if (rows[i].mask)
 			masks += (size_t)rows[i].wire.num_tokens * ((rows[i].wire.num_tokens + 63) / 64);
 	}
-	if (!p)
+	bytes = sizeof(*p) + num_rows * sizeof(*p->rows) + ext * sizeof(*p->ext) + masks * sizeof(uint64_t) +
+		tokens * sizeof(struct work_token);
+	if (!heap_take(&e->heap, bytes))
 		return NULL;
+	p = calloc(1, sizeof(*p));
+	if (!p) {
+		heap_give(&e->heap, bytes);
+		return NULL;
+	}
+	p->engine = e;
+	p->heap = bytes;
 	p->rows = calloc(num_rows, sizeof(*p->rows));
 	p->ext = malloc(ext * sizeof(*p->ext));
 	p->masks = masks ? malloc(masks * sizeof(uint64_t)) : NULL;
 	if (!p->rows || !p->ext || (masks && !p->masks)) {
-		free(p->rows);
-		free(p->ext);
-		free(p->masks);
-		free(p);
+		plan_free(p);
 		return NULL;
 	}
 	return p;
@@ -328,17 +346,15 @@ int plan_make(const void *session, struct engine *e, uint32_t ci, uint32_t tag, 
 		return r;
 	for (uint32_t i = 0; i < num_rows; i++)
 		longest = rows[i].wire.num_tokens > longest ? rows[i].wire.num_tokens : longest;
-	p = plan_alloc(c, rows, num_rows);
+	p = plan_alloc(e, c, rows, num_rows);
 	ids = malloc((longest / c->block_size + 3) * sizeof(*ids));
 	if (!p || !ids) {
 		if (p)
-			free(p->rows), free(p->ext), free(p->masks);
-		free(p);
+			plan_free(p);
 		free(ids);
 		return -ENOMEM;
 	}
 	p->session = session;
-	p->engine = e;
 	p->cache = c;
 	p->cache_index = ci;
 	p->tag = tag;
@@ -501,10 +517,7 @@ void plan_end(struct plan *p)
 		seq_plan_done(s, p->cache_index);
 	}
 	work_free(p->work);
-	free(p->rows);
-	free(p->ext);
-	free(p->masks);
-	free(p);
+	plan_free(p);
 }
 
 void plan_let_go(struct plan *p, const void *by)

@@ -57,6 +57,7 @@ struct plan {
 	uint32_t epoch;			  /* of slabs_read, while one runs */
 	struct plan *run_prev, *run_next; /* of the cache, while one runs */
 	struct work_list *work;		  /* work.c's */
+	uint64_t heap;			  /* bytes of all this */
 	struct plan **list;		  /* of the session */
 	struct plan *next;
 };

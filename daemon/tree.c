@@ -114,9 +114,10 @@ uint64_t tree_match(const struct cache *c, uint32_t ns, uint32_t *stand, uint64_
 
 /* ---- The table ---- */
 
-void held_init(struct held *h, uint64_t serial, struct account *account)
+void held_init(struct held *h, uint64_t serial, struct account *account, struct heap_use *heap)
 {
-	*h = (struct held){.stand = NONE, .pub_limit = UINT64_MAX, .serial = serial, .account = account};
+	*h = (struct held){
+		.stand = NONE, .pub_limit = UINT64_MAX, .serial = serial, .account = account, .heap = heap};
 }
 
 int held_reserve(struct held *h, uint32_t blocks)
@@ -128,9 +129,13 @@ int held_reserve(struct held *h, uint32_t blocks)
 		return 0;
 	while (cap < blocks)
 		cap *= 2;
-	t = realloc(h->table, cap * sizeof(*t));
-	if (!t)
+	if (!heap_take(h->heap, (cap - h->cap) * sizeof(*t)))
 		return -ENOMEM;
+	t = realloc(h->table, cap * sizeof(*t));
+	if (!t) {
+		heap_give(h->heap, (cap - h->cap) * sizeof(*t));
+		return -ENOMEM;
+	}
 	h->table = t;
 	h->cap = cap;
 	return 0;
@@ -210,6 +215,7 @@ void held_destroy(struct held *h, struct cache *c)
 	drop_entries(h, c, 0);
 	held_stand(h, c, NONE);
 	free(h->table);
+	heap_give(h->heap, h->cap * sizeof(*h->table));
 	h->table = NULL;
 	h->cap = 0;
 }

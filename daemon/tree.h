@@ -15,6 +15,7 @@
 #define ATTND_DAEMON_TREE_H
 
 #include "cache.h"
+#include "heap.h"
 
 struct table_entry {
 	uint8_t *flags;
@@ -39,6 +40,7 @@ struct held {
 	uint64_t pub_limit;	 /* never published from here on */
 	uint64_t serial;	 /* names the sequence as a tail's owner */
 	struct account *account; /* through which it holds; NULL: the commons */
+	struct heap_use *heap;	 /* that the table is of */
 	uint32_t priority;	 /* of what it holds or publishes */
 	struct {		 /* collapse.c's: block indices [low, at) are to be looked at, from the end */
 		struct held *prev, *next;
@@ -48,7 +50,7 @@ struct held {
 	} collapse;
 };
 
-void held_init(struct held *h, uint64_t serial, struct account *account);
+void held_init(struct held *h, uint64_t serial, struct account *account, struct heap_use *heap);
 /** Drop every reference and the table. */
 void held_destroy(struct held *h, struct cache *c);
 

@@ -216,6 +216,7 @@ struct work_list *work_make(const struct plan *p)
 
 	if (!w)
 		return NULL;
+	w->heap = &p->engine->heap;
 	w->num_writes = fill_writes(p, NULL);
 	w->writes = malloc((w->num_writes + 1) * sizeof(*w->writes));
 	if (!w->writes || make_trie(w, p)) {
@@ -236,10 +237,11 @@ struct work_list *work_make(const struct plan *p)
 
 /* ---- Attend lists ---- */
 
-static void list_free(struct attend_list *l)
+static void list_free(struct work_list *w, struct attend_list *l)
 {
 	if (!l)
 		return;
+	heap_give(w->heap, l->heap);
 	free(l->items);
 	free(l->merges);
 	free(l->tiles);
@@ -257,7 +259,7 @@ void work_free(struct work_list *w)
 		return;
 	for (struct attend_list *l = w->lists; l; l = next) {
 		next = l->next;
-		list_free(l);
+		list_free(w, l);
 	}
 	free(w->writes);
 	free(w->order);
@@ -530,6 +532,22 @@ static int sort_by_node(struct cutter *c)
 	return 0;
 }
 
+/* For what was cut, and for its partials. */
+static int take_memory(struct cutter *c)
+{
+	struct attend_list *l = c->l;
+	uint64_t bytes = l->partial_bytes + l->cap_items * sizeof(*l->items) + l->cap_tiles * sizeof(*l->tiles);
+
+	if (!heap_take(c->w->heap, bytes))
+		return -ENOMEM;
+	l->heap = bytes;
+	if (l->partial_bytes && posix_memalign((void **)&l->partials, 64, l->partial_bytes)) {
+		l->partials = NULL;
+		return -ENOMEM;
+	}
+	return 0;
+}
+
 static int fill(struct cutter *c, uint32_t threads)
 {
 	uint32_t nodes = c->p->cache->pool->num_nodes;
@@ -545,11 +563,7 @@ static int fill(struct cutter *c, uint32_t threads)
 	}
 	if (!r && c->p->cache->spread)
 		r = sort_by_node(c);
-	if (!r && c->l->partial_bytes && posix_memalign((void **)&c->l->partials, 64, c->l->partial_bytes)) {
-		c->l->partials = NULL;
-		r = -ENOMEM;
-	}
-	return r;
+	return r ? r : take_memory(c);
 }
 
 /* A plan has one job at a time, so that no list is in use. */
@@ -560,7 +574,7 @@ static void drop_oldest(struct work_list *w)
 
 	for (; *l && n < MAX_LISTS - 1; l = &(*l)->next)
 		n++;
-	list_free(*l);
+	list_free(w, *l);
 	*l = NULL;
 }
 
@@ -580,7 +594,7 @@ struct attend_list *work_attend(struct work_list *w, const struct plan *p, uint3
 	l->causal = causal;
 	c.l = l;
 	if (fill(&c, threads)) {
-		list_free(l);
+		list_free(w, l);
 		return NULL;
 	}
 	l->next = w->lists;

@@ -75,6 +75,7 @@ struct attend_list {
 	uint32_t cap_items, cap_merges, cap_tiles, cap_tile_nodes;
 	char *partials;
 	uint64_t partial_bytes;
+	uint64_t heap;	/* bytes of all this */
 	double cost_ns; /* of all, on one thread */
 };
 
@@ -88,6 +89,7 @@ struct work_list {
 	struct work_node *nodes; /* depth first, parents before children */
 	uint32_t num_nodes, cap_nodes;
 	struct attend_list *lists;
+	struct heap_use *heap;
 };
 
 /** The plan's work, without attend lists. NULL: no memory. */

@@ -70,6 +70,7 @@ void world_close(struct world *w)
 	for (uint32_t i = 1; i < w->ns.num; i++)
 		assert_int_equal(w->ns.entries[i].refs + w->ns.entries[i].held, 0);
 	assert_int_equal(w->engines.twins.num, 0);
+	assert_int_equal(w->engines.heap.used, 0);
 	twin_table_destroy(&w->engines.twins);
 	pool_destroy(&w->pool);
 	ns_destroy(&w->ns);
