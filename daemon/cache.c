@@ -25,6 +25,8 @@
 
 enum { LRU_LOOK = 16 };
 
+enum { EVICT_SLICE = 512 }; /* blocks of a cache that goes, some 50 us */
+
 static void lru_remove(struct cache *c, uint32_t id)
 {
 	struct block_aux *a = cache_aux(c, id);
@@ -542,7 +544,19 @@ struct cache *cache_find(struct pool *p, const char *realm, const struct attnd_w
 	return NULL;
 }
 
-/* A place in the table: unused, else that of a cache nobody has open. */
+/* Up to so many blocks of a cache that goes. True: all that could go has gone. */
+static bool evict_some(struct cache *c, uint32_t blocks)
+{
+	bool more = true;
+
+	watch_reason(c->pool, METRICS_REASON_dropped);
+	while (more && blocks--)
+		more = cache_evict(c);
+	watch_reason(c->pool, METRICS_REASON_room);
+	return !more;
+}
+
+/* A place in the table: unused, else that of a cache nobody has open. -EAGAIN: once more, that one is large. */
 static int table_slot(struct pool *p)
 {
 	struct cache *idle = NULL;
@@ -557,6 +571,8 @@ static int table_slot(struct pool *p)
 	}
 	if (!idle)
 		return -ENOSPC;
+	if (!evict_some(idle, EVICT_SLICE))
+		return -EAGAIN;
 	int i = (int)idle->id;
 	cache_destroy(idle);
 	return i;
@@ -794,16 +810,37 @@ void cache_destroy(struct cache *c)
 	atomic_store_explicit(&m->used, 0, memory_order_release);
 	KILL_POINT(cache_unused);
 	c->move.phase = MOVE_NONE;
-	watch_reason(c->pool, METRICS_REASON_dropped);
-	while (cache_evict(c))
+	while (!evict_some(c, UINT32_MAX))
 		;
-	watch_reason(c->pool, METRICS_REASON_room);
+	c->pool->doomed -= c->doomed;
 	watch_cache_gone(c);
 	slabs_return(c);
 	if (m->scales.bytes)
 		pool_extent_free(c->pool, &m->scales);
 	c->pool->caches[c->id] = NULL;
 	cache_free(c);
+}
+
+void cache_doom(struct cache *c)
+{
+	c->doomed = true;
+	c->pool->doomed++;
+	if (!c->keeps && evict_some(c, EVICT_SLICE))
+		cache_destroy(c);
+}
+
+bool cache_bury(struct pool *p)
+{
+	for (uint32_t i = 0; p->doomed && i < ATTND_MAX_POOL_CACHES; i++) {
+		struct cache *c = p->caches[i];
+
+		if (!c || !c->doomed || c->keeps)
+			continue;
+		if (evict_some(c, EVICT_SLICE))
+			cache_destroy(c);
+		return true;
+	}
+	return false;
 }
 
 void cache_leave(struct cache *c)

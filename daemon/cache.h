@@ -141,6 +141,7 @@ struct cache {
 	struct layer_scales *scales;		    /* [layers] */
 	uint32_t engines;			    /* that opened it */
 	uint32_t keeps;				    /* pins and administrators' work: it is not destroyed */
+	bool doomed;				    /* cache_doom */
 	struct scrub {				    /* scrub.c's */
 		uint32_t unhashed, unverified, bad; /* full published blocks; the latter of `verify`, of `bad` */
 		uint32_t cursor, id, generation, layer;
@@ -249,6 +250,10 @@ int cache_create(struct pool *p, struct ns_table *ns, struct attnd_counters *cou
 		 struct cache **ret);
 /** Evicts everything and returns its slabs; no engine has it open. */
 void cache_destroy(struct cache *c);
+/** The same, in slices of cache_bury() if it is large: nobody can find it any more. */
+void cache_doom(struct cache *c);
+/** A slice of that. False: there was nothing to do. */
+bool cache_bury(struct pool *p);
 
 /** Static scales of a layer, which had none or the same. */
 void cache_set_scale(struct cache *c, uint32_t layer, float k, float v);

@@ -13,6 +13,8 @@
 #include "scrub.h"
 #include "slabs.h"
 
+enum { CLOSE_BLOCKS = 256 }; /* of a sequence that takes as long to close as one without */
+
 /* ---- Engines ---- */
 
 int engine_create(struct engine_table *t, const uint8_t *id, const struct engine_maker *by, struct engine **ret)
@@ -77,8 +79,8 @@ static void engine_free(struct engine_table *t, struct engine *e)
 	for (uint32_t i = 0; i < e->num_caches; i++) {
 		if (e->caches[i].account)
 			account_destroy(e->caches[i].cache, e->caches[i].account);
-		if (!--e->caches[i].cache->engines && e->alone && !e->caches[i].cache->keeps)
-			cache_destroy(e->caches[i].cache); /* nobody could ever hit it */
+		if (!--e->caches[i].cache->engines && e->alone)
+			cache_doom(e->caches[i].cache); /* nobody could ever hit it */
 	}
 	for (uint32_t i = 1; i < e->num_ns; i++)
 		ns_unref(t->ns, e->ns[i]);
@@ -120,6 +122,8 @@ struct answer engine_cache_open(struct engine *e, struct pool *p, struct ns_tabl
 		return ANSWER_BAD(ENOSPC, CACHE, ATTND_MAX_CACHES);
 	if (!c) {
 		a.res = cache_create(p, ns, e->realm->counters, e->shares, id, features, &a.field, &c);
+		if (a.res == -EAGAIN)
+			return ANSWER_LATER;
 		if (a.res) {
 			a.limit = a.field == ATTND_FIELD_BLOCK_BYTES ? p->slab_bytes : 0;
 			return a;
@@ -325,13 +329,16 @@ static void seq_retire(struct seq *s, const void *by)
 
 uint32_t engine_close_some(struct engine *e, uint32_t n)
 {
+	uint64_t blocks = 0;
 	uint32_t done = 0;
 
-	for (struct seq *s; done < n; done++) {
+	for (struct seq *s; done + blocks / CLOSE_BLOCKS < n; done++) {
 		for (s = e->seqs; s && s->closed; s = s->next)
 			;
 		if (!s)
 			break;
+		for (uint32_t i = 0; i < e->num_caches; i++)
+			blocks += s->in[i].held.num;
 		seq_close(e, s->key, NULL);
 	}
 	return done;

@@ -106,9 +106,10 @@ int engine_create(struct engine_table *t, const uint8_t *id, const struct engine
 struct engine *engine_find(struct engine_table *t, const uint8_t *id);
 /** One session leaves; the last one's leaving frees the engine once its sequences are gone. */
 void engine_leave(struct engine_table *t, struct engine *e);
-/** Close up to n sequences; returns how many it closed. For freeing in slices. */
+/** Close up to n sequences, or fewer long ones; returns how many it closed. For freeing in slices. */
 uint32_t engine_close_some(struct engine *e, uint32_t n);
 
+/** ANSWER_LATER: a large cache that nobody uses makes room for it. */
 struct answer engine_cache_open(struct engine *e, struct pool *p, struct ns_table *ns,
 				const struct attnd_wire_cache *id, bool create, uint64_t features);
 /** ANSWER_LATER: slabs for it are on their way (slabs.h). */

@@ -15,11 +15,17 @@
 #include <string.h>
 
 #include "../kernels/cpu.h"
+#include "../shm/futex.h"
 #include "identity.h"
 #include "lead.h"
 #include "tenant.h"
 
-enum { RUN_AT_ONCE = 32 }; /* requests of one session between looks at the others */
+enum {
+	TAKE_AT_ONCE = 2048, /* entries of one session between looks at the others; a CANCEL looks through more */
+	RUN_AT_ONCE = 32,    /* requests, */
+	RUN_NS = 50000,	     /* unless they take longer than this */
+	CLOSE_KEYS = 16,     /* of a SEQ_CLOSE between looks at the clock */
+};
 
 /* ---- The arena ---- */
 
@@ -129,7 +135,9 @@ static struct answer op_cache_open(struct leader *l, struct lead_session *ls, co
 		return a;
 	if (session_engine(l, ls))
 		return ANSWER_BAD(ENOMEM, ENGINE, 0);
-	return engine_cache_open(ls->engine, &l->pool, &l->ns, &w, sqe->flags & ATTND_CACHE_CREATE, l->features);
+	a = engine_cache_open(ls->engine, &l->pool, &l->ns, &w, sqe->flags & ATTND_CACHE_CREATE, l->features);
+	ls->evicts = a.res == -EINPROGRESS;
+	return a;
 }
 
 static struct answer op_scales(struct lead_session *ls, const struct attnd_sqe *sqe)
@@ -227,22 +235,50 @@ static struct answer op_open(struct leader *l, struct lead_session *ls, const st
 	return open_slice(l, ls, sqe->sequence.tokens);
 }
 
+/* The round has taken long enough for others to have their turn. */
+static bool beyond(uint64_t since)
+{
+	return attnd_now_ns() - since > RUN_NS;
+}
+
+/* The next of its keys, until they have taken long enough. */
+static struct answer close_slice(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
+{
+	struct close_job *c = &ls->closing;
+	uint32_t n = sqe->sequence.num_tokens;
+	const uint64_t *keys;
+
+	while (c->at < n) {
+		uint32_t k = n - c->at < CLOSE_KEYS ? n - c->at : CLOSE_KEYS;
+
+		keys = arena_copy(l, ls, sqe->sequence.tokens + c->at * sizeof(*keys), k * sizeof(*keys),
+				  sizeof(*keys), 0);
+		if (!keys)
+			return ANSWER_BAD(EFAULT, OFFSET, sqe->sequence.tokens);
+		for (uint32_t i = 0; i < k; i++)
+			c->closed += !seq_close(ls->engine, keys[i], ls).res;
+		c->at += k;
+		if (c->at < n && beyond(l->now))
+			return ANSWER_LATER;
+	}
+	return ANSWER_VALUE(c->closed);
+}
+
 /* A session that gives up its own unfinished plan may close or trim at once (plan_let_go). */
 static struct answer op_close(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
 {
-	const uint64_t *keys;
-	uint64_t n = sqe->sequence.num_tokens, closed = 0;
+	uint64_t n = sqe->sequence.num_tokens;
 
 	if (!(sqe->flags & ATTND_CLOSE_MANY))
 		return seq_close(ls->engine, sqe->sequence.key, ls);
 	if (n > ATTND_MAX_CLOSE)
 		return ANSWER_BAD(EINVAL, LENGTH, ATTND_MAX_CLOSE);
-	keys = arena_copy(l, ls, sqe->sequence.tokens, n * sizeof(*keys), sizeof(*keys), 0);
-	if (n && !keys)
-		return ANSWER_BAD(EFAULT, OFFSET, sqe->sequence.tokens);
-	for (uint64_t i = 0; i < n; i++)
-		closed += !seq_close(ls->engine, keys[i], ls).res;
-	return ANSWER_VALUE(closed);
+	if (!ls->closing.begun) {
+		if (n && !arena_at(ls, sqe->sequence.tokens, n * sizeof(uint64_t), sizeof(uint64_t)))
+			return ANSWER_BAD(EFAULT, OFFSET, sqe->sequence.tokens);
+		ls->closing = (struct close_job){.begun = true};
+	}
+	return close_slice(l, ls, sqe);
 }
 
 /* ---- Plans ---- */
@@ -261,14 +297,14 @@ static struct answer check_row(const struct attnd_wire_row *w, uint64_t *tokens,
 }
 
 /* Before anything is copied again and again, or ended: a job may run on one of its sequences. */
-static bool rows_busy(const struct leader *l, const struct engine *e, const struct attnd_sqe *sqe)
+static bool rows_busy(const struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
 {
 	const struct attnd_wire_row *w = l->copy;
 
-	for (uint32_t i = 0; i < sqe->plan.num_rows; i++)
-		if (plan_busy(e, sqe->plan.cache, w[i].key))
-			return true;
-	return false;
+	for (uint32_t i = 0; i < sqe->plan.num_rows && !ls->busy.is; i++)
+		if (plan_busy(ls->engine, sqe->plan.cache, w[i].key))
+			ls->busy = (struct busy_row){.is = true, .key = w[i].key};
+	return ls->busy.is;
 }
 
 /*
@@ -284,7 +320,7 @@ static struct answer copy_rows(struct leader *l, struct lead_session *ls, const 
 
 	if (!arena_copy(l, ls, sqe->plan.rows, at, sizeof(uint64_t), 0))
 		return ANSWER_BAD(EFAULT, ROWS, sqe->plan.rows);
-	if (rows_busy(l, ls->engine, sqe))
+	if (rows_busy(l, ls, sqe))
 		return ANSWER_LATER;
 	for (uint32_t i = 0; i < n; i++) {
 		struct attnd_wire_row w = ((struct attnd_wire_row *)l->copy)[i];
@@ -369,7 +405,7 @@ static void limit_rows(struct leader *l, struct lead_session *ls, const struct a
 
 static struct answer op_plan(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe)
 {
-	uint64_t since = ls->engine->tokens.since;
+	const struct token_count before = ls->engine->tokens;
 	struct attnd_wire_row_status *status;
 	struct row_request *rows;
 	struct answer a;
@@ -380,7 +416,10 @@ static struct answer op_plan(struct leader *l, struct lead_session *ls, const st
 		return ANSWER_BAD(EINVAL, ROWS, ATTND_MAX_ROWS);
 	if (slabs_waits(&ls->room, ls->engine->caches[sqe->plan.cache].cache))
 		return ANSWER_LATER; /* nothing has changed for it */
+	if (ls->busy.is && plan_busy(ls->engine, sqe->plan.cache, ls->busy.key))
+		return ANSWER_LATER;
 	ls->room.cache = NULL;
+	ls->busy.is = false;
 	status = arena_at(ls, sqe->plan.status, sqe->plan.num_rows * sizeof(*status), sizeof(uint32_t));
 	if (!status)
 		return ANSWER_BAD(EFAULT, OFFSET, sqe->plan.status);
@@ -391,8 +430,8 @@ static struct answer op_plan(struct leader *l, struct lead_session *ls, const st
 	if (!a.res) {
 		limit_rows(l, ls, sqe, rows);
 		a = make_plan(ls, sqe, rows, status);
-		if (a.res == -EINPROGRESS)
-			ls->engine->tokens.since = since; /* they are counted when it comes again */
+		if (a.res == -EINPROGRESS) /* they are counted when it comes again */
+			limits_uncount(ls->engine, &before);
 	}
 	free(rows);
 	return a;
@@ -529,10 +568,14 @@ static struct answer check_limits(struct leader *l, struct lead_session *ls, con
 {
 	bool opens = sqe->opcode == ATTND_OP_SEQ_OPEN || sqe->opcode == ATTND_OP_SEQ_WAIT;
 	uint64_t n = sqe->sequence.num_tokens;
+	const struct seq *s;
 
-	if (opens && !ls->opening.seq && !seq_find(ls->engine, sqe->sequence.key))
+	if (!opens && sqe->opcode != ATTND_OP_SEQ_FORK)
+		return ANSWER_OK;
+	s = seq_find(ls->engine, sqe->sequence.key);
+	if (opens && !ls->opening.seq && !s)
 		return limits_open(l, ls, n < sqe->sequence.max_match ? n : sqe->sequence.max_match);
-	if (sqe->opcode == ATTND_OP_SEQ_FORK)
+	if (!opens && s && !s->opening) /* else it is refused, or comes again */
 		return limits_fork(l, ls, n);
 	return ANSWER_OK;
 }
@@ -629,8 +672,8 @@ static void admit(struct leader *l, struct lead_session *ls, const struct attnd_
 uint32_t intake_take(struct leader *l, struct lead_session *ls)
 {
 	struct attnd_sqe sqe;
+	int64_t room, effort = TAKE_AT_ONCE;
 	uint32_t taken = 0;
-	int64_t room;
 
 	if (!attnd_ring_ready(&ls->sq))
 		return 0;
@@ -640,7 +683,8 @@ uint32_t intake_take(struct leader *l, struct lead_session *ls)
 		return 0;
 	}
 	room = limits_in_flight(l, ls, room);
-	while (room > 0 && attnd_ring_take(&ls->sq, &sqe)) {
+	while (room > 0 && effort > 0 && attnd_ring_take(&ls->sq, &sqe)) {
+		effort -= sqe.opcode == ATTND_OP_CANCEL ? 1 + ls->unanswered : 1;
 		admit(l, ls, &sqe);
 		room--;
 		taken++;
@@ -654,7 +698,7 @@ uint32_t intake_run(struct leader *l, struct lead_session *ls)
 {
 	uint32_t done = 0;
 
-	while (ls->queue_num && !ls->running && done < RUN_AT_ONCE) {
+	while (ls->queue_num && !ls->running && done < RUN_AT_ONCE && !(done && beyond(l->now))) {
 		struct request *q = &ls->queue[ls->queue_head];
 		struct answer a = ANSWER_OK;
 		bool started = false;
@@ -668,9 +712,9 @@ uint32_t intake_run(struct leader *l, struct lead_session *ls)
 		else
 			a = dispatch(l, ls, &ls->job_request.sqe, &started);
 		if (a.res == -EINPROGRESS)
-			return done + (ls->opening.seq || ls->slots.begun);
+			return done + (ls->opening.seq || ls->slots.begun || ls->closing.begun || ls->evicts);
 		ls->room.cache = NULL;
-		ls->slots.begun = false;
+		ls->busy.is = ls->slots.begun = ls->closing.begun = ls->evicts = false;
 		seq_open_abort(&ls->opening); /* one under way that failed before its next slice */
 		ls->queue_head = (ls->queue_head + 1) & (ls->cq_entries - 1);
 		ls->queue_num--;

@@ -32,6 +32,19 @@ struct slots_job {
 	uint64_t at, queries; /* entries and tokens of those before */
 };
 
+/* A SEQ_CLOSE of many under way. */
+struct close_job {
+	bool begun;
+	uint32_t at; /* keys that are done */
+	uint64_t closed;
+};
+
+/* A sequence of the PLAN at the queue's head that it waits for. */
+struct busy_row {
+	bool is;
+	uint64_t key;
+};
+
 struct lead_session {
 	struct session *session;
 	struct lead_session *next;
@@ -47,7 +60,10 @@ struct lead_session {
 	struct request job_request;
 	struct job job;
 	struct room_wait room;	/* of the PLAN at the queue's head */
+	struct busy_row busy;	/* of the same */
 	struct slots_job slots; /* the SLOT_TABLE at the queue's head */
+	struct close_job closing;
+	bool evicts;		/* for the CACHE_OPEN at the queue's head: another slice is to follow */
 	struct opening opening; /* the SEQ_OPEN at the queue's head, if it is under way */
 	struct waiting *waits;	/* wait.c's */
 	uint64_t waits_until;	/* ns: none of them is over earlier by itself */
@@ -133,7 +149,7 @@ void wait_drop_all(struct lead_session *ls);
 struct answer submit_params(struct lead_session *ls, uint32_t id, const struct attnd_wire_params *w);
 /** Check a job and start it: `*ret_started` says that it is with the team, else it is done. */
 struct answer submit_job(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe, bool *ret_started);
-/** The team has finished the session's job: what it answers. */
+/** The team has finished the session's job: what it answers, or ANSWER_LATER: once more. */
 struct answer submit_done(struct lead_session *ls);
 void params_free(struct params *p);
 

@@ -98,12 +98,6 @@ static int session_add(struct leader *l, struct session *s)
 	return 0;
 }
 
-static void end_plans(struct lead_session *ls)
-{
-	while (ls->plans)
-		plan_end(ls->plans);
-}
-
 /*
  * Its rings are stopped already. First its job ends, then its plans, then, if it was the last of
  * its engine, the sequences, in slices. Returns true when nothing of it is left.
@@ -114,8 +108,11 @@ static bool session_wind_down(struct leader *l, struct lead_session *ls)
 
 	if (ls->running)
 		return false;
-	end_plans(ls);
-	if (ls->engine && ls->engine->sessions == 1 && engine_close_some(ls->engine, CLOSE_SLICE) == CLOSE_SLICE)
+	if (ls->plans) {
+		plan_end(ls->plans);
+		return false;
+	}
+	if (ls->engine && ls->engine->sessions == 1 && engine_close_some(ls->engine, CLOSE_SLICE))
 		return false;
 	if (ls->engine)
 		engine_leave(&l->engines, ls->engine);
@@ -244,8 +241,10 @@ static void finish_job(struct leader *l, struct lead_session *ls)
 	struct answer a;
 
 	team_retire(&l->team, &ls->job.team);
-	ls->running = false;
 	a = submit_done(ls);
+	if (a.res == -EINPROGRESS)
+		return;
+	ls->running = false;
 	watch_done(&l->watch, ls, &ls->job_request, &a);
 	if (!ls->ending)
 		reply_put(ls, ls->job_request.sqe.user_data, &a);
@@ -341,6 +340,7 @@ static bool round_once(struct leader *l)
 	bool did = look_around(l);
 
 	did |= manage_slice(l);
+	did |= cache_bury(&l->pool);
 	did |= slabs_step(&l->pool);
 	return team_help(&l->team) || did || idle_slice(l);
 }

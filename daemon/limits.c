@@ -185,6 +185,12 @@ int limits_tokens(struct leader *l, struct lead_session *ls, uint64_t tokens)
 	return 0;
 }
 
+void limits_uncount(struct engine *e, const struct token_count *before)
+{
+	/* An exact count in between begins anew. */
+	e->tokens.since = e->tokens.at_ns == before->at_ns ? before->since : 0;
+}
+
 static struct answer check_tokens(struct leader *l, struct lead_session *ls, uint64_t tokens)
 {
 	uint64_t most = l->cfg->max_tokens ? l->cfg->max_tokens : l->cfg->max_tokens_per_uid;

@@ -52,6 +52,8 @@ struct answer limits_open(struct leader *l, struct lead_session *ls, uint64_t to
 struct answer limits_fork(struct leader *l, struct lead_session *ls, uint64_t tokens);
 /** May it have so many tokens more? They count from now on. 0 or -EDQUOT. */
 int limits_tokens(struct leader *l, struct lead_session *ls, uint64_t tokens);
+/** What was counted since `before` is not taken after all. */
+void limits_uncount(struct engine *e, const struct token_count *before);
 /** Of `room` requests, how many may be taken now. */
 int64_t limits_in_flight(const struct leader *l, const struct lead_session *ls, int64_t room);
 

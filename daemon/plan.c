@@ -13,6 +13,9 @@
 
 #define NONE ATTND_BLOCK_NONE
 
+/* What is published at a time, some 50 us: each row counts 1, each block of it so much more. */
+enum { PUBLISH_SLICE = 512, PUBLISH_BLOCK = 4 };
+
 static struct held *held_of(const struct plan *p, const struct seq *s)
 {
 	return (struct held *)&s->in[p->cache_index].held;
@@ -456,15 +459,17 @@ static void commit_row(struct plan *p, struct plan_row *r)
 	rejoin_tail(p, r);
 }
 
-static void publish_rows(struct plan *p)
+/* Up to so many more blocks of a row, whole ones; what that cost. True: it is done. */
+static bool publish_row(struct plan *p, struct plan_row *r, uint32_t blocks, uint32_t *ret_cost)
 {
-	for (uint32_t i = 0; i < p->num_rows; i++) {
-		struct plan_row *r = &p->rows[i];
+	const struct cache *c = p->cache;
+	struct held *h = held_of(p, r->seq);
+	uint64_t before = h->stand_pos, end = ((before >> c->slots_shift) + blocks) << c->slots_shift;
+	uint64_t n = held_publish(h, p->cache, r->seq->ns, r->upto < end ? r->upto : end);
 
-		if (r->seq)
-			realm_count(p->engine->realm, published_tokens,
-				    held_publish(held_of(p, r->seq), p->cache, r->seq->ns, r->upto));
-	}
+	realm_count(p->engine->realm, published_tokens, n);
+	*ret_cost = (uint32_t)(n >> c->slots_shift) * PUBLISH_BLOCK + 1;
+	return h->stand_pos < end || r->upto <= end;
 }
 
 static void rows_advanced(struct plan *p)
@@ -474,16 +479,40 @@ static void rows_advanced(struct plan *p)
 			seq_advanced(p->rows[i].seq);
 }
 
-void plan_commit(struct plan *p)
+void plan_commit_begin(struct plan *p)
 {
 	for (uint32_t i = 0; i < p->num_rows; i++)
 		stop_writing(p, &p->rows[i]);
-	p->committed = true;
+	p->committed = p->publishing = true;
 	for (uint32_t i = 0; i < p->num_rows; i++)
 		if (p->rows[i].seq)
 			commit_row(p, &p->rows[i]);
-	publish_rows(p);
+}
+
+bool plan_publish(struct plan *p)
+{
+	int64_t left = PUBLISH_SLICE;
+
+	while (left > 0 && p->publish_row < p->num_rows) {
+		struct plan_row *r = &p->rows[p->publish_row];
+		uint32_t cost = 0;
+
+		if (!r->seq || publish_row(p, r, (uint32_t)left / PUBLISH_BLOCK + 1, &cost))
+			p->publish_row++;
+		left -= cost;
+	}
+	if (p->publish_row < p->num_rows)
+		return false;
+	p->publishing = false;
 	rows_advanced(p);
+	return true;
+}
+
+void plan_commit(struct plan *p)
+{
+	plan_commit_begin(p);
+	while (!plan_publish(p))
+		;
 }
 
 /* A block that was taken over and written in place is not this sequence's any more. */

@@ -51,7 +51,8 @@ struct plan {
 	struct table_entry *ext;
 	uint64_t *masks;
 	uint64_t written[ATTND_MAX_LAYERS / 64];
-	bool committed;
+	bool committed, publishing;
+	uint32_t publish_row;		  /* the next */
 	bool orphan;			  /* let go of while a job ran: ends when it is done */
 	uint32_t running;		  /* jobs */
 	uint32_t epoch;			  /* of slabs_read, while one runs */
@@ -90,7 +91,11 @@ bool plan_busy(const struct engine *e, uint32_t cache_index, uint64_t key);
 /** The plan under this tag, or NULL. */
 struct plan *plan_find(struct plan *list, uint32_t tag);
 
-/** The LAST job succeeded: its tokens become part of the sequences and are published. */
+/** The LAST job succeeded: its tokens become part of the sequences. `publishing` until plan_publish has done all. */
+void plan_commit_begin(struct plan *p);
+/** Publish some of them. True when that was all. */
+bool plan_publish(struct plan *p);
+/** Both, at once. */
 void plan_commit(struct plan *p);
 
 /** End a plan that no job runs on. Uncommitted tokens are dropped. */

@@ -51,6 +51,7 @@ struct pool {
 	struct attnd_extent *spare;	/* given back; by offset, neighbours joined */
 	uint32_t num_spare, cap_spare;
 	struct cache *caches[ATTND_MAX_POOL_CACHES];
+	uint32_t doomed;     /* of these */
 	struct cache *mover; /* slabs.c's: a slab of it leaves; NULL: none does */
 	bool wanted;	     /* requests wait for slabs */
 	uint64_t move_ns;    /* of a slice of that */

@@ -324,7 +324,11 @@ struct answer submit_job(struct leader *l, struct lead_session *ls, const struct
 	if (*ret_started)
 		return ANSWER_OK;
 	team_run_alone(&l->team, &j->team);
-	return submit_done(ls);
+	a = submit_done(ls);
+	if (a.res != -EINPROGRESS)
+		return a;
+	*ret_started = true; /* it publishes much: the rest when others have had their turn */
+	return ANSWER_OK;
 }
 
 /* ---- K and V as data ---- */
@@ -381,8 +385,11 @@ static struct answer build_export(struct leader *l, struct lead_session *ls, con
 struct answer submit_export(struct leader *l, struct lead_session *ls, const struct attnd_sqe *sqe, bool *ret_started)
 {
 	struct job *j = &ls->job;
-	struct answer a = build_export(l, ls, sqe);
+	struct answer a;
 
+	if (!team_has_room(&l->team))
+		return ANSWER_LATER; /* before anything is held for it, again and again */
+	a = build_export(l, ls, sqe);
 	if (a.res)
 		return a;
 	exec_prepare_export(j);
@@ -407,36 +414,53 @@ static int32_t outcome(const struct lead_session *ls)
 	return atomic_load_explicit(&ls->job.error, memory_order_relaxed);
 }
 
+/* The team is done with it: what it has written, and the plan's end. */
+static int32_t take_result(struct lead_session *ls)
+{
+	struct job *j = &ls->job;
+	struct plan *p = j->plan;
+	uint64_t bit = UINT64_C(1) << (j->layer % 64);
+	int32_t res = outcome(ls);
+
+	watch_read(p->cache->pool->watch, ls, atomic_load_explicit(&j->bytes_read, memory_order_relaxed));
+	if (res) {
+		if (j->store) /* written in part, over what may have been there */
+			p->written[j->layer / 64] &= ~bit;
+		return res;
+	}
+	if (j->store)
+		p->written[j->layer / 64] |= bit;
+	if ((j->flags & ATTND_JOB_LAST) && !p->committed)
+		plan_commit_begin(p);
+	return 0;
+}
+
 struct answer submit_done(struct lead_session *ls)
 {
 	struct job *j = &ls->job;
 	struct plan *p = j->plan;
-	struct answer a = {.res = outcome(ls)};
+	struct answer a = ANSWER_OK;
 	bool decode;
 
 	if (j->exports) {
+		a.res = outcome(ls);
 		export_end(&j->export);
 		ls->jobs++;
 		return a;
 	}
-	watch_read(p->cache->pool->watch, ls, atomic_load_explicit(&j->bytes_read, memory_order_relaxed));
+	if (!p->publishing)
+		a.res = take_result(ls);
+	if (p->publishing && !plan_publish(p))
+		return ANSWER_LATER;
 	decode = p->max_row <= 1;
 	plan_ran(p);
 	params_free(j->params);
-	if (!a.res) {
-		if (j->store)
-			p->written[j->layer / 64] |= UINT64_C(1) << (j->layer % 64);
-		if ((j->flags & ATTND_JOB_LAST) && !p->committed)
-			plan_commit(p);
-		if (decode)
-			realm_count(ls->realm, decode_jobs, 1);
-		else
-			realm_count(ls->realm, extend_jobs, 1);
-	} else {
-		if (j->store) /* written in part, over what may have been there */
-			p->written[j->layer / 64] &= ~(UINT64_C(1) << (j->layer % 64));
+	if (a.res)
 		realm_count(ls->realm, failed_jobs, 1);
-	}
+	else if (decode)
+		realm_count(ls->realm, decode_jobs, 1);
+	else
+		realm_count(ls->realm, extend_jobs, 1);
 	ls->jobs++;
 	if (p->orphan)
 		plan_end(p);

@@ -316,6 +316,14 @@ static void job_start(struct team_job *job)
 	open_phase(job, phase);
 }
 
+bool team_has_room(const struct team *t)
+{
+	for (int i = 0; i < TEAM_JOBS; i++)
+		if (!atomic_load_explicit(&t->slots[i].job, memory_order_relaxed))
+			return true;
+	return false;
+}
+
 bool team_submit(struct team *t, struct team_job *job)
 {
 	job_start(job);

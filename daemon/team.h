@@ -98,6 +98,9 @@ void team_pin(const struct member *m);
 /** Stop and join; no job is running. */
 void team_destroy(struct team *t);
 
+/** Is there a slot for another job? */
+bool team_has_room(const struct team *t);
+
 /** Publish a job (its counts are set); false: no slot is free. */
 bool team_submit(struct team *t, struct team_job *job);
 /** Run one item of any job as member 0; false: nothing to do. */

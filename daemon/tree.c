@@ -313,6 +313,7 @@ int held_match(struct held *h, struct cache *c, uint32_t ns, const uint64_t *tok
 		held_set(h, c, i, ids[i - from], false);
 	h->num = blocks;
 	h->length = h->stand_pos = end;
+	held_settle(h, c); /* in the slices in which it is matched */
 	return 0;
 }
 
@@ -327,8 +328,7 @@ static void freeze(struct cache *c, uint32_t id, uint32_t slots)
 	a->frozen = true;
 }
 
-/* Entries that a fork only copies. */
-static uint32_t settle(struct held *h, const struct cache *c)
+uint32_t held_settle(struct held *h, const struct cache *c)
 {
 	while (h->settled < h->num && !h->table[h->settled].own &&
 	       cache_count(c, h->table[h->settled].id) == c->block_size)
@@ -339,7 +339,7 @@ static uint32_t settle(struct held *h, const struct cache *c)
 int held_fork(struct held *to, struct held *from, struct cache *c, uint64_t length)
 {
 	uint32_t blocks = (uint32_t)((length + c->block_size - 1) >> c->slots_shift);
-	uint32_t stand = from->stand, whole = (uint32_t)(length >> c->slots_shift), settled = settle(from, c);
+	uint32_t stand = from->stand, whole = (uint32_t)(length >> c->slots_shift), settled = held_settle(from, c);
 	int r = held_reserve(to, blocks);
 
 	if (r)

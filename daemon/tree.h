@@ -84,6 +84,9 @@ void held_trim(struct held *h, struct cache *c, uint64_t length);
  */
 struct held held_view(const struct held *h, const struct cache *c, uint64_t length, struct table_entry *ret_tail);
 
+/** Entries, from the first on, that are full blocks of the tree: who has one of them has all before it. */
+uint32_t held_settle(struct held *h, const struct cache *c);
+
 /** Make the empty `to` hold the first `length` tokens of `from`; they share from then on. 0 or -ENOMEM. */
 int held_fork(struct held *to, struct held *from, struct cache *c, uint64_t length);
 

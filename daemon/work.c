@@ -14,6 +14,7 @@ enum {
 	ITEMS_A_MEMBER = 4, /* so that members finish together */
 	WRITE_TOKENS = 256, /* of a write item, about */
 	MAX_LISTS = 8,	    /* of a plan: kinds of layers */
+	EFFORT = 1 << 18,   /* comparisons of blocks, about, to find what a plan's rows share */
 };
 #define ITEM_NS	   20000.0 /* an item is not cut below this */
 #define BYTES_A_NS 10.0	   /* what a thread reads */
@@ -51,6 +52,7 @@ struct trie {
 	const struct plan *p;
 	uint32_t *rows; /* plan rows in the order that is being made */
 	uint32_t *ids;	/* scratch: block id of rows[i] where they part */
+	int64_t effort; /* that is left; then rows stand alone, with the same results */
 };
 
 static uint32_t row_blocks(const struct plan *p, const struct plan_row *r)
@@ -65,10 +67,41 @@ static uint32_t block_at(const struct trie *t, uint32_t row, uint32_t index)
 	return index < row_blocks(t->p, r) ? plan_entry(t->p, r, index)->id : ATTND_BLOCK_NONE;
 }
 
-/* Where the rows [lo, hi) part, from block `from` on, where they agree up to it. */
-static uint32_t part(const struct trie *t, uint32_t lo, uint32_t hi, uint32_t from)
+/* Block indices of a row, from 0 on, that are full blocks of the tree. */
+static uint32_t tree_blocks(const struct trie *t, uint32_t row)
 {
-	for (;; from++) {
+	const struct plan_row *r = &t->p->rows[row];
+	uint32_t n = held_settle(&r->seq->in[t->p->cache_index].held, t->p->cache);
+
+	return n < r->from ? n : r->from;
+}
+
+/* Where rows a and b part before block `to`, where both are in the tree: `from`, or behind it. */
+static uint32_t part_in_tree(const struct trie *t, uint32_t a, uint32_t b, uint32_t from, uint32_t to)
+{
+	while (from < to) {
+		uint32_t mid = from + (to - from) / 2;
+
+		if (block_at(t, a, mid) == block_at(t, b, mid))
+			from = mid + 1;
+		else
+			to = mid;
+	}
+	return from;
+}
+
+/* Where the rows [lo, hi) part, from block `from` on, where they agree up to it; or where effort ends. */
+static uint32_t part(struct trie *t, uint32_t lo, uint32_t hi, uint32_t from)
+{
+	uint32_t same = tree_blocks(t, t->rows[lo]);
+
+	for (uint32_t i = lo + 1; i < hi && same > from; i++) {
+		uint32_t n = tree_blocks(t, t->rows[i]);
+
+		same = part_in_tree(t, t->rows[lo], t->rows[i], from, n < same ? n : same);
+	}
+	t->effort -= 8ll * (hi - lo);
+	for (from = same > from ? same : from; t->effort > 0; from++, t->effort -= hi - lo) {
 		uint32_t id = block_at(t, t->rows[lo], from);
 
 		if (id == ATTND_BLOCK_NONE)
@@ -77,6 +110,7 @@ static uint32_t part(const struct trie *t, uint32_t lo, uint32_t hi, uint32_t fr
 			if (block_at(t, t->rows[i], from) != id)
 				return from;
 	}
+	return from;
 }
 
 static int by_id(const void *a, const void *b, void *ids)
@@ -92,6 +126,7 @@ static void group(struct trie *t, uint32_t lo, uint32_t hi, uint32_t index)
 	for (uint32_t i = lo; i < hi; i++)
 		t->ids[t->rows[i]] = block_at(t, t->rows[i], index);
 	qsort_r(t->rows + lo, hi - lo, sizeof(*t->rows), by_id, t->ids);
+	t->effort -= 8ll * (hi - lo);
 }
 
 static int add_node(struct trie *t, uint32_t lo, uint32_t hi, uint32_t begin, uint32_t end)
@@ -101,6 +136,14 @@ static int add_node(struct trie *t, uint32_t lo, uint32_t hi, uint32_t begin, ui
 	return APPEND(t->w, nodes, num_nodes, cap_nodes, n);
 }
 
+/* The rest of a row. */
+static int add_alone(struct trie *t, uint32_t i, uint32_t begin)
+{
+	const struct plan_row *row = &t->p->rows[t->rows[i]];
+
+	return add_node(t, i, i + 1, begin, row->start + row->n);
+}
+
 /* Nodes for rows [lo, hi), which agree on the blocks before `block` and have been served up to `begin`. */
 static int build(struct trie *t, uint32_t lo, uint32_t hi, uint32_t block, uint32_t begin)
 {
@@ -108,17 +151,18 @@ static int build(struct trie *t, uint32_t lo, uint32_t hi, uint32_t block, uint3
 	uint32_t S = p->cache->fmt.step, end;
 	int r = 0;
 
-	if (hi - lo == 1) {
-		const struct plan_row *row = &p->rows[t->rows[lo]];
-
-		return add_node(t, lo, hi, begin, row->start + row->n);
-	}
+	if (hi - lo == 1)
+		return add_alone(t, lo, begin);
 	block = part(t, lo, hi, block);
 	end = block * p->cache->block_size / S * S;
 	if (end > begin) {
 		r = add_node(t, lo, hi, begin, end);
 		begin = end;
 	}
+	for (uint32_t i = lo; i < hi && !r && t->effort <= 0; i++)
+		r = add_alone(t, i, begin);
+	if (t->effort <= 0)
+		return r;
 	group(t, lo, hi, block);
 	for (uint32_t i = lo, k; i < hi && !r; i = k) {
 		uint32_t id = block_at(t, t->rows[i], block);
@@ -149,7 +193,7 @@ static void number_tokens(struct work_list *w, const struct plan *p, const uint3
 static int make_trie(struct work_list *w, const struct plan *p)
 {
 	uint32_t *mem = malloc((3ull * p->num_rows + 1) * sizeof(*mem)), n = 0;
-	struct trie t = {.w = w, .p = p, .rows = mem, .ids = mem + p->num_rows};
+	struct trie t = {.w = w, .p = p, .rows = mem, .effort = EFFORT};
 	int r = 0;
 
 	w->order = malloc((p->num_tokens + 1ull) * sizeof(*w->order));
@@ -157,6 +201,7 @@ static int make_trie(struct work_list *w, const struct plan *p)
 		free(mem);
 		return -ENOMEM;
 	}
+	t.ids = mem + p->num_rows;
 	for (uint32_t i = 0; i < p->num_rows; i++)
 		if (p->rows[i].seq)
 			t.rows[n++] = i;

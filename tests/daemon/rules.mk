@@ -9,4 +9,5 @@ CHECK_LONG_TESTS += tests/daemon/test_tree_long.sh
 $(eval $(call cmocka_test,tests/daemon/test_team,$(daemon_world)))
 $(eval $(call cmocka_test,tests/daemon/test_exec,$(daemon_world)))
 $(eval $(call cmocka_test,tests/daemon/test_lifetime,$(daemon_world)))
+$(eval $(call cmocka_test,tests/daemon/test_bounds,$(daemon_world)))
 $(eval $(call cmocka_test,tests/daemon/test_events,$(daemon_world) $(O)/tests/daemon/model.o $(O)/tests/daemon/oracle.o))

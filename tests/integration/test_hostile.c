@@ -251,6 +251,100 @@ static void test_come_and_go(void **state)
 	assert_in_range(proc_fds(daemon_.pid), 1, (uintmax_t)fds);
 }
 
+static struct attnd_sqe of_sequence(uint8_t opcode, uint32_t user_data, uint64_t key, uint32_t num_tokens)
+{
+	return (struct attnd_sqe){.opcode = opcode,
+				  .user_data = user_data,
+				  .deadline_us = RAW_DEADLINE_US,
+				  .sequence = {.key = key, .num_tokens = num_tokens}};
+}
+
+/* Puts n entries with user_data from `first` on and waits for as many answers: how many were `res`. */
+static int put_many(struct raw *r, struct attnd_sqe s, uint32_t first, int n, int32_t res)
+{
+	struct attnd_cqe c;
+	int right = 0;
+
+	for (int i = 0; i < n; i++) {
+		s.user_data = first + (uint32_t)i;
+		s.sequence.key = s.opcode == ATTND_OP_SEQ_OPEN ? s.user_data : s.sequence.key;
+		raw_put(r, &s);
+	}
+	for (int i = 0; i < n; i++) {
+		assert_int_equal(raw_wait(r, &c), 0);
+		right += c.res == res;
+	}
+	return right;
+}
+
+/* As much as one entry, or a ring full of them, may ask for: it is answered in full, if in slices. */
+static void test_much_at_once(void **state)
+{
+	enum {
+		KEYS = 65536,
+		OPEN = 3000,
+		QUEUE = 1500,
+		AT_CACHE = KEYS * 8,
+		AT_TOKENS = AT_CACHE + 1024,
+		BYTES = 1 << 20
+	};
+	const struct attnd_wire_cache id = {.name = "many",
+					    .num_layers = 1,
+					    .num_heads = 1,
+					    .num_kv_heads = 1,
+					    .head_dim = 16,
+					    .head_dim_v = 16,
+					    .block_size = 16};
+	struct attnd_sqe s = {.opcode = ATTND_OP_CACHE_OPEN,
+			      .flags = ATTND_CACHE_CREATE,
+			      .deadline_us = RAW_DEADLINE_US,
+			      .obj = {.bytes = sizeof(id), .payload = AT_CACHE}};
+	struct attnd_msg_hello hello = raw_hello();
+	struct attnd_cqe c;
+	struct raw r;
+
+	(void)state;
+	hello.sq_entries = hello.cq_entries = ATTND_MAX_ENTRIES;
+	assert_int_equal(raw_connect_with(&r, daemon_.socket, &hello, sizeof(hello)), 0);
+	assert_int_equal(raw_segment(&r, 0, BYTES), 0);
+	for (uint64_t i = 0; i < KEYS; i++)
+		((uint64_t *)(void *)r.segment[0])[i] = KEYS - i;
+	memcpy(r.segment[0] + AT_CACHE, &id, sizeof(id));
+	assert_int_equal(raw_call(&r, &s, &c), 0);
+	assert_int_equal(put_many(&r, of_sequence(ATTND_OP_SEQ_OPEN, 0, 0, 0), 1, OPEN, 0), OPEN);
+	s = of_sequence(ATTND_OP_SEQ_CLOSE, 1, 0, KEYS);
+	s.flags = ATTND_CLOSE_MANY;
+	assert_int_equal(raw_call(&r, &s, &c), 0);
+	assert_int_equal(c.value, OPEN);
+
+	/* A long queue behind one that waits, and as many that look through it. */
+	s = of_sequence(ATTND_OP_SEQ_OPEN, 1, 1, 64);
+	s.sequence.tokens = AT_TOKENS;
+	assert_int_equal(raw_call(&r, &s, &c), 0);
+	s.opcode = ATTND_OP_SEQ_WAIT;
+	s.user_data = 2;
+	s.sequence.key = 2;
+	s.sequence.max_match = 64;
+	raw_put(&r, &s);
+	s.opcode = ATTND_OP_SEQ_OPEN;
+	s.user_data = 3;
+	raw_put(&r, &s);
+	s = of_sequence(ATTND_OP_SEQ_TRIM, 4, 99, 0);
+	for (int i = 0; i < QUEUE; i++)
+		raw_put(&r, &s);
+	s = (struct attnd_sqe){.opcode = ATTND_OP_CANCEL, .deadline_us = RAW_DEADLINE_US, .cancel = {.target = 4711}};
+	assert_int_equal(put_many(&r, s, 10000, QUEUE, -ENOENT), QUEUE);
+	s.cancel.target = 2;
+	raw_put(&r, &s);
+	for (int i = 0, trims = 0; i < QUEUE + 3; i++) {
+		assert_int_equal(raw_wait(&r, &c), 0);
+		trims += c.user_data == 4;
+		assert_int_equal(c.res, c.user_data == 4 ? -ENOENT : c.user_data == 2 ? -ECANCELED : 0);
+		assert_int_equal(trims, i < 3 ? 0 : i - 2);
+	}
+	raw_close(&r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -258,7 +352,7 @@ int main(void)
 		TEST(test_cq_full),	   TEST(test_lying_cq_head),
 		TEST(test_wrong_seq),	   TEST(test_overwritten_region),
 		TEST(test_random_entries), TEST(test_changing_memory),
-		TEST(test_come_and_go),
+		TEST(test_come_and_go),	   TEST(test_much_at_once),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
