@@ -110,6 +110,8 @@ static struct answer op_engine(struct leader *l, struct lead_session *ls, const 
 	if (sqe->flags & ATTND_ENGINE_CREATE) {
 		if (e)
 			return ANSWER_BAD(EEXIST, ENGINE_ID, 0);
+		if (ls->owner_gone)
+			return ANSWER_BAD(EOWNERDEAD, ENGINE, 0);
 		a.res = engine_create(&l->engines, w.id, &by, &ls->engine);
 		return a;
 	}
@@ -558,6 +560,8 @@ static struct answer need_engine(struct leader *l, struct lead_session *ls, uint
 {
 	if (opcode == ATTND_OP_PING || opcode == ATTND_OP_ENGINE)
 		return ANSWER_OK;
+	if (!ls->engine && ls->owner_gone)
+		return ANSWER_BAD(EOWNERDEAD, ENGINE, 0);
 	if (session_engine(l, ls))
 		return ANSWER_BAD(ENOMEM, ENGINE, 0);
 	return ls->engine->dead ? ANSWER_BAD(EOWNERDEAD, ENGINE, 0) : ANSWER_OK;

@@ -72,6 +72,7 @@ struct lead_session {
 	struct plan *plans;
 	bool replied; /* completions since the last wake-up */
 	bool ending;
+	bool owner_gone;	/* before it made its engine, perhaps */
 	bool bad;		/* broke the protocol; control has been told */
 	uint32_t drop_segments; /* bits: MAIL_SEGMENT_DEL waits for the running job */
 	uint64_t jobs, errors;

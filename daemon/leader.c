@@ -205,6 +205,8 @@ static void read_mail(struct leader *l, const struct mail *m)
 		break;
 	case MAIL_OWNER_GONE:
 		owner_gone(l, m->session);
+		if (ls)
+			ls->owner_gone = true;
 		break;
 	case MAIL_ADMIN:
 		if (!manage_begin(l, m))

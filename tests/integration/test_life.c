@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -222,6 +223,28 @@ static void test_child_outlives_parent(void **state)
 	close(pipes[1]);
 }
 
+/* The process that is to end the engine has ended before there was one: it gets none. */
+static void test_owner_gone_first(void **state)
+{
+	struct attnd_connect_options options = {.socket = daemon_.socket, .name = "late"};
+	struct toy t;
+	attnd_t *a;
+	pid_t owner = fork();
+
+	(void)state;
+	if (owner == 0)
+		_exit(0);
+	assert_true(owner > 0);
+	options.owner_pidfd = (int)syscall(SYS_pidfd_open, owner, 0);
+	assert_true(options.owner_pidfd > 0);
+	assert_int_equal(waitpid(owner, NULL, 0), owner);
+	assert_int_equal(attnd_connect(&a, &options), 0);
+	assert_int_equal(daemon_number(&daemon_, "sessions"), 1); /* it has looked around since */
+	assert_int_equal(toy_open(&t, a, 1), -EOWNERDEAD);
+	attnd_disconnect(a);
+	close(options.owner_pidfd);
+}
+
 /* SIGTERM: what runs is finished, the daemon exits 0, clients hear of it, nothing named is left. */
 static void test_sigterm(void **state)
 {
@@ -323,9 +346,13 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, test_start, test_end)
-		TEST(test_killed_clients), TEST(test_others_go_on),
-		TEST(test_forked_client),  TEST(test_child_outlives_parent),
-		TEST(test_sigterm),	   TEST(test_idle),
+		TEST(test_killed_clients),
+		TEST(test_others_go_on),
+		TEST(test_forked_client),
+		TEST(test_child_outlives_parent),
+		TEST(test_owner_gone_first),
+		TEST(test_sigterm),
+		TEST(test_idle),
 		TEST(test_no_growth),
 	};
 
