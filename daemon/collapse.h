@@ -13,7 +13,7 @@
 
 #include "tree.h"
 
-/** The full own block at this index of the table stands in the tree, too: compare them some time. */
+/** The full own block at this index of a sequence's table stands in the tree, too: compare them some time. */
 void collapse_note(struct held *h, struct cache *c, uint32_t index);
 
 /** The table was shortened: look again from its end. */

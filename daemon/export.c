@@ -2,6 +2,7 @@
 /* K and V as data (export.h). */
 #include "export.h"
 
+#include "collapse.h"
 #include "slabs.h"
 
 enum { ITEM_TOKENS = 64, PART_ALIGN = 64 };
@@ -43,6 +44,7 @@ int export_begin(struct export *x, struct seq *s, uint32_t cache_index, uint32_t
 	r = held_fork(&x->held, &s->in[cache_index].held, c, (uint64_t)start + n);
 	if (r)
 		return r;
+	collapse_forget(&x->held, c); /* it is no sequence's, and workers read its table */
 	x->epoch = slabs_read(c);
 	return 0;
 }

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../daemon/collapse.h"
+#include "../../daemon/export.h"
 #include "world.h"
 
 enum { B = 16, SLAB = 64 /* blocks of 16 tokens */, MOST = 4096 };
@@ -318,6 +320,40 @@ static void test_twins(void **state)
 	close_seq(102);
 	assert_int_equal(c->evictable, 6);
 	assert_int_equal(referenced(c), 0);
+}
+
+/* What an EXPORT reads stays as it is, though the sequence's blocks become the tree's meanwhile. */
+static void test_twins_exported(void **state)
+{
+	const uint32_t n = 5 * B;
+	const struct row_request r[2] = {
+		{.wire = {.key = 101, .num_tokens = n, .publish_upto = UINT64_MAX}, .tokens = tokens(1, n)},
+		{.wire = {.key = 102, .num_tokens = n, .publish_upto = UINT64_MAX}, .tokens = tokens(1, n)}};
+	uint32_t ids[5];
+	struct export x;
+	struct plan *p;
+
+	(void)state;
+	open_seq(101, NULL, 0);
+	open_seq(102, NULL, 0);
+	assert_int_equal(plan_make(&plans, e, 0, 1, r, 2, &plans, &p), 0);
+	plan_commit(p);
+	plan_end(p);
+	assert_non_null(c->twins);
+	assert_int_equal(export_begin(&x, seq_find(e, 102), 0, 1, n - 1, 99), 0);
+	x.layer = 3;
+	for (int i = 0; i < 5; i++)
+		ids[i] = x.held.table[i].id;
+	while (collapse_step(c))
+		;
+	assert_int_equal(c->collapsed, 5);
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(x.held.table[i].id, ids[i]);
+	assert_int_equal(referenced(c), 10);
+	export_end(&x);
+	assert_int_equal(referenced(c), 5);
+	close_seq(101);
+	close_seq(102);
 }
 
 /* What is acknowledged is seen at once, though another has computed the same in the tail's place, for itself so far.
@@ -817,6 +853,7 @@ int main(void)
 		ONE(test_failed_write_is_invisible),
 		ONE(test_drafts),
 		ONE(test_twins),
+		ONE(test_twins_exported),
 		ONE(test_published_before_the_owner),
 		ONE(test_published_beside_a_writer),
 		ONE(test_frozen_tail),
