@@ -84,6 +84,7 @@ static void engine_free(struct engine_table *t, struct engine *e)
 	}
 	for (uint32_t i = 1; i < e->num_ns; i++)
 		ns_unref(t->ns, e->ns[i]);
+	heap_give(&e->heap, e->ns_bytes);
 	free(e->buckets);
 	free(e->ns);
 	free(e);
@@ -195,6 +196,11 @@ struct answer engine_namespace(struct engine *e, struct ns_table *ns, const void
 		ns_unref(ns, id);
 		return ANSWER_BAD(ENOSPC, NAMESPACE, ATTND_MAX_NAMESPACES);
 	}
+	if (!heap_take(&e->heap, bytes + sizeof(struct ns_entry))) {
+		ns_unref(ns, id);
+		return ANSWER_BAD(ENOMEM, NAMESPACE, 0);
+	}
+	e->ns_bytes += bytes + sizeof(struct ns_entry);
 	if (e->num_ns == e->cap_ns) {
 		uint32_t *n = realloc(e->ns, 2ull * e->cap_ns * sizeof(*n));
 

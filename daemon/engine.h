@@ -82,6 +82,7 @@ struct engine {
 	uint32_t announced;	   /* of twin.h's units */
 	struct token_count tokens; /* limits.c's */
 	struct heap_use heap;
+	uint64_t ns_bytes; /* of that */
 	struct engine *next;
 };
 

@@ -32,6 +32,8 @@ struct params {
 	uint64_t out_token_stride, out_head_stride;
 	uint64_t k_scales_delta, v_scales_delta;
 	uint32_t refs; /* running jobs; a replaced set is freed with the last */
+	struct heap_use *heap;
+	uint64_t bytes; /* of that */
 };
 
 struct job {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that requests make the daemon allocate for itself: sequences, block tables, plans.
+ * Memory that requests make the daemon allocate for itself: sequences, block tables, plans, parameter
+ * sets, the fields of namespaces.
  *
  * In:   bytes that an engine is about to need, or has freed. Out: may it?
- * Next: engine.c, tree.c, plan.c.
+ * Next: engine.c, tree.c, plan.c, submit.c.
  *
  * Each of these is limited alone, but their products are more than any machine has. An engine may
  * have as much as it leaves to others, so that one alone gets half and nobody is left with nothing.

@@ -38,10 +38,17 @@ static int watch(struct leader *l, int fd, void *what)
 	return epoll_ctl(l->park_fd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
 }
 
+/* They count as its engine's. */
+static void free_params(struct lead_session *ls)
+{
+	for (uint32_t i = 0; i < ATTND_MAX_PARAMS; i++) {
+		params_free(ls->params[i]);
+		ls->params[i] = NULL;
+	}
+}
+
 static void session_free(struct lead_session *ls)
 {
-	for (uint32_t i = 0; i < ATTND_MAX_PARAMS; i++)
-		params_free(ls->params[i]);
 	limits_leave(ls);
 	free(ls->queue);
 	free(ls);
@@ -114,6 +121,7 @@ static bool session_wind_down(struct leader *l, struct lead_session *ls)
 	}
 	if (ls->engine && ls->engine->sessions == 1 && engine_close_some(ls->engine, CLOSE_SLICE))
 		return false;
+	free_params(ls);
 	if (ls->engine)
 		engine_leave(&l->engines, ls->engine);
 	for (p = &l->sessions; *p != ls; p = &(*p)->next)

@@ -21,6 +21,7 @@ void params_free(struct params *p)
 {
 	if (!p || --p->refs)
 		return;
+	heap_give(p->heap, p->bytes);
 	free(p->sinks);
 	free(p->alibi);
 	free(p);
@@ -95,6 +96,7 @@ struct answer submit_params(struct lead_session *ls, uint32_t id, const struct a
 	const struct attnd_wire_cache *c;
 	struct params *p;
 	struct answer a;
+	uint64_t bytes;
 
 	if (id >= ATTND_MAX_PARAMS)
 		return ANSWER_BAD(EINVAL, PARAMS, ATTND_MAX_PARAMS - 1);
@@ -104,12 +106,19 @@ struct answer submit_params(struct lead_session *ls, uint32_t id, const struct a
 	a = check_params(w, c);
 	if (a.res)
 		return a;
-	p = calloc(1, sizeof(*p));
-	if (!p)
+	bytes = sizeof(*p) + 2ull * c->num_heads * sizeof(float);
+	if (!heap_take(&ls->engine->heap, bytes))
 		return ANSWER_BAD(ENOMEM, PARAMS, 0);
+	p = calloc(1, sizeof(*p));
+	if (!p) {
+		heap_give(&ls->engine->heap, bytes);
+		return ANSWER_BAD(ENOMEM, PARAMS, 0);
+	}
 	*p = (struct params){
 		.used = true,
 		.refs = 1,
+		.heap = &ls->engine->heap,
+		.bytes = bytes,
 		.causal = w->causal,
 		.cache_index = w->cache,
 		.sliding_window = w->sliding_window,

@@ -318,6 +318,47 @@ static void test_heap_of_plans(void **state)
 	free(mask);
 }
 
+/* Of one with this tenant, as it comes over the wire: a header, the text, no padding. */
+static const char *ns_fields(const char *text)
+{
+	static char fields[4096];
+	const struct attnd_wire_ns_field f = {.tag = ATTND_NS_TENANT, .bytes = (uint16_t)(strlen(text) + 1)};
+
+	memcpy(fields, &f, sizeof(f));
+	memcpy(fields + sizeof(f), text, f.bytes);
+	return fields;
+}
+
+static void test_heap_of_namespaces_and_params(void **state)
+{
+	static struct session session;
+	static struct lead_session ls;
+	const struct attnd_wire_params params = {.sm_scale = 1,
+						 .kv_in_dtype = ATTND_WIRE_BF16,
+						 .q_dtype = ATTND_WIRE_BF16,
+						 .sinks = ATTND_OFFSET_NONE,
+						 .alibi = ATTND_OFFSET_NONE};
+	char salt[3000] = {0};
+	uint64_t before = e->heap.used;
+
+	(void)state;
+	memset(salt, 'x', sizeof(salt) - 1);
+	w.engines.heap.max = 16384;
+	assert_int_equal(engine_namespace(e, &w.ns, ns_fields(salt), sizeof(salt) + 4).res, 0);
+	assert_in_range(e->heap.used - before, sizeof(salt), 8000);
+	salt[0] = 'y';
+	assert_int_equal(engine_namespace(e, &w.ns, ns_fields(salt), sizeof(salt) + 4).res, 0);
+	salt[0] = 'z';
+	assert_int_equal(engine_namespace(e, &w.ns, ns_fields(salt), sizeof(salt) + 4).res, -ENOMEM);
+	before = e->heap.used;
+	ls = (struct lead_session){.session = &session, .engine = e};
+	assert_int_equal(submit_params(&ls, 3, &params).res, 0);
+	assert_true(e->heap.used > before);
+	assert_int_equal(submit_params(&ls, 3, &params).res, 0);
+	params_free(ls.params[3]);
+	assert_int_equal(e->heap.used, before);
+}
+
 /* ---- Nothing where nothing is asked for ---- */
 
 /* A table without entries needs no array: there is none to compute with. */
@@ -350,7 +391,8 @@ int main(void)
 		TEST(test_chosen_keys),		  TEST(test_one_prompt_of_many),
 		TEST(test_shared_blocks),	  TEST(test_cache_of_one_alone),
 		TEST(test_cache_gives_way),	  TEST(test_heap),
-		TEST(test_heap_of_plans),	  TEST(test_empty_slot_table),
+		TEST(test_heap_of_plans),	  TEST(test_heap_of_namespaces_and_params),
+		TEST(test_empty_slot_table),
 	};
 
 	return cmocka_run_group_tests_name("bounds", tests, NULL, NULL);
