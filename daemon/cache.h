@@ -190,7 +190,7 @@ static inline uint64_t cache_offset(const struct cache *c, uint32_t id)
 }
 static inline uint32_t cache_block_node(const struct cache *c, uint32_t id)
 {
-	return cache_where(c, id).node;
+	return c->spread ? cache_where(c, id).node : 0; /* unread: it would be a cache miss of its own */
 }
 static inline struct where cache_where_is(const struct cache *c, uint64_t place)
 {
