@@ -21,7 +21,7 @@
 
 #define MIB	  (UINT64_C(1) << 20)
 #define HUGE_SLAB (2 * MIB)
-#define HEAP_STEP (4 * MIB)
+#define HEAP_STEP (2 * MIB) /* a huge page */
 #define MOVE_NS	  50000
 
 #ifndef MADV_COLLAPSE
@@ -357,6 +357,7 @@ int pool_init(struct pool *p, const struct config *cfg, const struct topology *t
 	*p = (struct pool){.topology = t,
 			   .num_nodes = t->num_nodes,
 			   .meta_region = ATTND_REGION_NONE,
+			   .huge_meta = cfg->hugepages != CONFIG_HUGE_OFF,
 			   .move_ns = MOVE_NS,
 			   .namespace_quota = UINT64_MAX,
 			   .engine_quota = UINT64_MAX};
@@ -447,10 +448,14 @@ int pool_extent_alloc(struct pool *p, uint64_t bytes, struct attnd_extent *ret)
 	if (bytes > p->meta_region.bytes - p->heap_next)
 		return -ENOMEM;
 	while (p->heap_next + bytes > p->heap_ready) {
-		uint64_t left = p->meta_region.bytes - p->heap_ready, step = left < HEAP_STEP ? left : HEAP_STEP;
+		uint64_t left = p->meta_region.bytes - p->heap_ready, step = HEAP_STEP - p->heap_ready % HEAP_STEP;
 
+		step = left < step ? left : step;
 		if (attnd_region_reserve(&p->meta_region, p->heap_ready, step))
 			return -ENOMEM;
+		/* Descriptors are read one here, one there. Without huge pages it is as before. */
+		if (p->huge_meta && step == HEAP_STEP)
+			(void)madvise((char *)p->meta + p->heap_ready, step, MADV_COLLAPSE);
 		p->heap_ready += step;
 	}
 	*ret = (struct attnd_extent){.offset = p->heap_next, .bytes = bytes};

@@ -48,6 +48,7 @@ struct pool {
 	struct attnd_meta_region *meta;
 	struct attnd_meta_slab *slabs;
 	uint64_t heap_next, heap_ready; /* first unused, first unreserved byte of the meta heap */
+	bool huge_meta;			/* its pages are made huge ones if the kernel can */
 	struct attnd_extent *spare;	/* given back; by offset, neighbours joined */
 	uint32_t num_spare, cap_spare;
 	struct cache *caches[ATTND_MAX_POOL_CACHES];
