@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "../kernels/cpu.h"
+#include "../shm/copy.h"
 #include "../shm/futex.h"
 #include "identity.h"
 #include "lead.h"
@@ -55,7 +56,7 @@ void *arena_copy(struct leader *l, const struct lead_session *ls, uint64_t offse
 		l->copy = p;
 		l->copy_bytes = size;
 	}
-	memcpy((char *)l->copy + at, src, bytes);
+	attnd_copy_in((char *)l->copy + at, src, bytes);
 	return (char *)l->copy + at;
 }
 

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../shm/copy.h"
 #include "lead.h"
 
 #define MAX_STRIDE (UINT64_C(1) << 40)
@@ -80,7 +81,7 @@ static struct answer copy_floats(const struct lead_session *ls, uint64_t offset,
 	f = malloc(n * sizeof(*f));
 	if (!f)
 		return (struct answer){.res = -ENOMEM, .field = field};
-	memcpy(f, src, n * sizeof(*f));
+	attnd_copy_in(f, src, n * sizeof(*f));
 	for (uint32_t i = 0; i < n; i++) {
 		if (!isfinite(f[i])) {
 			free(f);

@@ -91,7 +91,7 @@ static inline bool attnd_row_finite(enum attnd_kdtype type, const void *row, uin
 static inline bool attnd_row_take(enum attnd_kdtype type, const void *restrict row, uint32_t n, void *restrict dst)
 {
 	memcpy(dst, row, n * attnd_kdtype_bytes(type));
-	__asm__ volatile("" : : "r"(dst) : "memory"); /* nor may the compiler look at the row again */
+	__asm__ volatile("" : : "r"(dst) : "memory"); /* nor does the compiler look at the row again */
 	return attnd_row_finite(type, dst, n);
 }
 
@@ -210,7 +210,8 @@ static inline __attribute__((always_inline)) const char *attnd_put_row(
 		return buf;
 	}
 	if (dynamic)
-		*ret_scale = *(const float *)(const void *)((const char *)p->scale_in + t * p->a->scale_token_stride);
+		*ret_scale = *(const volatile float *)(const void *)((const char *)p->scale_in +
+								     t * p->a->scale_token_stride);
 	*finite &= !dynamic || isfinite(*ret_scale);
 	if (type == ATTND_K_INT8)
 		return src;

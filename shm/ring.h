@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "../proto/wire.h"
+#include "copy.h"
 
 /* An entry's first word is its sequence number; the rest is plain memory published by it. */
 static inline _Atomic uint32_t *attnd_entry_seq(void *entry)
@@ -70,7 +71,7 @@ static inline bool attnd_ring_take(struct attnd_ring *r, void *ret_entry)
 
 	if (!attnd_ring_ready(r))
 		return false;
-	memcpy(ret_entry, src, r->size);
+	attnd_copy_in(ret_entry, src, r->size);
 	r->index++;
 	return true;
 }
