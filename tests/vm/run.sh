@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # In: BUILD/riscv64 (make riscv64), what setup.sh fetched, VLEN (256). Out: TAP of guest.sh, run in
-# a riscv64 machine of 4 harts and 2 NUMA nodes under qemu; its exit status.
+# a riscv64 machine of 4 harts and 2 NUMA nodes under qemu, booted anew if a hart does not come up;
+# its exit status.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../riscv/env.sh"
@@ -45,9 +46,18 @@ mkdir -p "$work/usr" && mv "$work/lib" "$work/usr/lib"
 (cd "$work" && find t usr | cpio -o -H newc --quiet -R 0:0) >"$work/tests.cpio"
 cat "$vm/base.cpio" "$work/tests.cpio" >"$work/initrd"
 
-timeout "${TIMEOUT:-300}" qemu-system-riscv64 -machine virt -accel tcg,thread=multi -nographic -no-reboot -monitor none \
-	-cpu "$(qemu_cpu "$vlen")" -smp 4 -m 2G \
-	-object memory-backend-ram,id=m0,size=1G -object memory-backend-ram,id=m1,size=1G \
-	-numa node,nodeid=0,cpus=0-1,memdev=m0 -numa node,nodeid=1,cpus=2-3,memdev=m1 -numa dist,src=0,dst=1,val=20 \
-	-kernel "$vm/Image" -initrd "$work/initrd" -append 'console=ttyS0 quiet panic=-1' </dev/null |
-	tr -d '\r' | awk '/^TAP version/ { on = 1 } on { print; fflush() }' # not the firmware's words
+boot() {
+	timeout "${TIMEOUT:-300}" qemu-system-riscv64 -machine virt -accel tcg,thread=multi -nographic -no-reboot -monitor none \
+		-cpu "$(qemu_cpu "$vlen")" -smp 4 -m 2G \
+		-object memory-backend-ram,id=m0,size=1G -object memory-backend-ram,id=m1,size=1G \
+		-numa node,nodeid=0,cpus=0-1,memdev=m0 -numa node,nodeid=1,cpus=2-3,memdev=m1 -numa dist,src=0,dst=1,val=20 \
+		-kernel "$vm/Image" -initrd "$work/initrd" -append 'console=ttyS0 quiet panic=-1' </dev/null |
+		tr -d '\r' | awk '/^TAP version/ { on = 1 } on { print; fflush() }' # not the firmware's words
+}
+for try in 1 2 3; do
+	rc=0
+	boot || rc=$?
+	[ $rc = 75 ] || exit $rc
+	echo "# boot $try: a hart did not come up"
+done
+exit 1
