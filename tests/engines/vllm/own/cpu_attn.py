@@ -46,7 +46,10 @@ class Layer:
             scheduler_config=Thing(max_num_batched_tokens=rows), cache_config=Thing(cache_dtype="auto"),
             kv_transfer_config=Thing(engine_id=engine), compilation_config=Thing(static_forward_context={LAYER: self.layer}),
         )  # fmt: skip
-        with mock.patch("vllm.distributed.parallel_state.get_tensor_model_parallel_rank", lambda: 0):
+        with (
+            mock.patch("vllm.distributed.parallel_state.get_tensor_model_parallel_rank", lambda: 0),
+            mock.patch("attnd.integrations.vllm.worker.attention_layers", lambda context: list(context.items())),
+        ):
             self.worker = Worker(config)
         self.builder = Thing(kv_cache_spec=Thing(block_size=block_size))
         self.build = AttndBuilder.build
@@ -67,7 +70,7 @@ class Layer:
         metadata = self.build(self.builder, 0, common)
         tokens = np.concatenate([np.arange(s, s + c) for s, c in zip(starts, counts, strict=True)])
         rows = Rows([str(x) for x in keys], blocks, keys, starts.astype(np.uint64), counts.astype(np.uint32),
-                    np.zeros(n, np.uint64), offsets[:-1].astype(np.uint64), tokens)  # fmt: skip
+                    np.zeros(n, np.uint64), offsets[:-1].astype(np.uint64), tokens, b"")  # fmt: skip
         out = torch.full_like(q, torch.nan)
         forward = Thing(attn_metadata={LAYER: metadata})
         with (
