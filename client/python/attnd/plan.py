@@ -200,17 +200,39 @@ class Plan:
 UNKNOWN_ROOM = 1 << 62
 
 
-def _room(x: Any, name: str, heads: int, dim: int, dtype: DType, strided: bool) -> int:
+class _Side(NamedTuple):
+    """What q, k, v, out or lse has to be like: [tokens, heads, dim] of a type."""
+
+    name: str
+    heads: int
+    dim: int
+    dtype: DType
+    size: int  # of a value
+
+
+def _sides(params: Params) -> tuple[_Side, _Side, _Side, _Side]:
+    """Of q, k, v and out."""
+    c, q, kv, out = params.cache, params.q_dtype, params.kv_dtype, params.out_dtype
+    return (
+        _Side("q", c.num_heads, c.head_dim, q, q.itemsize),
+        _Side("k", c.num_kv_heads, c.head_dim, kv, kv.itemsize),
+        _Side("v", c.num_kv_heads, c.head_dim_v, kv, kv.itemsize),
+        _Side("out", c.num_heads, c.head_dim_v, out, out.itemsize),
+    )
+
+
+def _room(x: Any, side: _Side, strided: bool) -> int:
     """Tokens that an Array has room for; of other memory nothing is known but its address."""
     if not isinstance(x, Array):
         return UNKNOWN_ROOM
-    if x.dtype != dtype if isinstance(x.dtype, DType) else x.dtype.itemsize != dtype.itemsize:
+    name, heads, dim, dtype, size = side
+    if x.dtype != dtype if isinstance(x.dtype, DType) else x.dtype.itemsize != size:
         raise ValueError(f"{name} is {x!r}, the parameter set has {dtype.name.lower()}")
     if strided:
         return UNKNOWN_ROOM
     if x.shape[-2:] != (heads, dim) and x.shape[-1] != heads * dim:
         raise ValueError(f"{name} is [tokens, {heads}, {dim}], not {list(x.shape)}")
-    return x.nbytes // (heads * dim * dtype.itemsize)
+    return x.nbytes // (heads * dim * size)
 
 
 class Layer:
@@ -230,11 +252,13 @@ class Layer:
         "_job",
         "_kept",
         "_lock",
-        "_params",
+        "_lse",
         "_pointer",
         "_ref",
         "_ret",
         "_room",
+        "_sides",
+        "_strided",
         "_wait",
         "_handle",
     )
@@ -254,7 +278,8 @@ class Layer:
         deadline: float | None = None,
     ) -> None:
         self.connection = params.cache.connection
-        self._params = params
+        self._sides, self._strided = _sides(params), params.strided
+        self._lse = _Side("lse", params.cache.num_heads, 1, DType.F32, DType.F32.itemsize)
         self._flags = (_lib.LAST if last else 0) | (_lib.NO_KV if src_layer is not None else 0)
         self._c = _lib.Attend(
             params=params.id, layer=layer, src_layer=src_layer or 0, deadline_us=microseconds(deadline)
@@ -273,15 +298,9 @@ class Layer:
 
     def bind(self, q: Any = None, k: Any = None, v: Any = None, out: Any = None, lse: Any = None) -> None:
         """Other memory for the jobs to come; it is kept until the next time."""
-        c, p = self._c, self._params
-        heads, kv_heads = p.cache.num_heads, p.cache.num_kv_heads
-        self._room = min(
-            _room(q, "q", heads, p.cache.head_dim, p.q_dtype, p.strided),
-            _room(k, "k", kv_heads, p.cache.head_dim, p.kv_dtype, p.strided),
-            _room(v, "v", kv_heads, p.cache.head_dim_v, p.kv_dtype, p.strided),
-            _room(out, "out", heads, p.cache.head_dim_v, p.out_dtype, p.strided),
-            _room(lse, "lse", heads, 1, DType.F32, False),
-        )
+        c = self._c
+        rooms = [_room(x, side, self._strided) for x, side in zip((q, k, v, out), self._sides, strict=True)]
+        self._room = min(*rooms, _room(lse, self._lse, False))
         self._kept = q, k, v, out, lse
         c.q, c.k, c.v, c.out, c.lse = map(address_of, (q, k, v, out, lse))
         c.flags = self._flags | (0 if c.out else _lib.NO_OUT)
@@ -340,20 +359,6 @@ class Staging:
         self.v = None if c.v_in_k else a.empty((num_tokens, c.num_kv_heads, c.head_dim_v), p.kv_dtype)
         self.out = a.empty((num_tokens, c.num_heads, c.head_dim_v), p.out_dtype)
         self.max_tokens = num_tokens
-
-
-class _Side(NamedTuple):
-    """What q, k, v or out has to be like: [tokens, heads, dim] of a type."""
-
-    name: str
-    heads: int
-    dim: int
-    dtype: DType
-    size: int  # of a value
-
-
-def _side(name: str, heads: int, dim: int, dtype: DType) -> _Side:
-    return _Side(name, heads, dim, dtype, dtype.itemsize)
 
 
 def _rows(x: Any, side: _Side, num_tokens: int) -> tuple[int, int, int]:
@@ -419,13 +424,7 @@ class CopiedLayer:
             | (_lib.NO_OUT if store_only else 0)
         )
         job.deadline_us = microseconds(deadline)
-        c = params.cache
-        self._sides = (
-            _side("q", c.num_heads, c.head_dim, params.q_dtype),
-            _side("k", c.num_kv_heads, c.head_dim, params.kv_dtype),
-            _side("v", c.num_kv_heads, c.head_dim_v, params.kv_dtype),
-            _side("out", c.num_heads, c.head_dim_v, params.out_dtype),
-        )
+        self._sides = _sides(params)
         self._staged = 0
         self._ref = byref(self._c)
         self._connection = params.cache.connection
